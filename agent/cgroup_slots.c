@@ -12,6 +12,8 @@
 #include "common/xalloc.h"
 
 struct cgroup_slot {
+    unsigned number; /* its name */
+    bool killed;
     int dir_fd, events_fd, kill_fd;
     SLIST_ENTRY(cgroup_slot) free_link;
 };
@@ -73,7 +75,7 @@ static struct cgroup_slot *slot_make(struct cgroup_slots *slots) {
         slot_destroy(slot);
         return NULL;
     }
-    slots->made++;
+    slot->number = slots->made++;
     return slot;
 }
 
@@ -85,8 +87,17 @@ struct cgroup_slot *cgroup_slot_take(struct cgroup_slots *slots) {
     return slot;
 }
 
+/* Linux 6.18 kills at once what is cloned into a cgroup that was ever killed (it compares the kill
+ * counters of the parent's cgroup and the child's): such a slot is used up. */
 void cgroup_slot_give_back(struct cgroup_slots *slots, struct cgroup_slot *slot) {
-    SLIST_INSERT_HEAD(&slots->free_slots, slot, free_link);
+    if (!slot->killed) {
+        SLIST_INSERT_HEAD(&slots->free_slots, slot, free_link);
+        return;
+    }
+    char name[16];
+    snprintf(name, sizeof name, "%u", slot->number);
+    unlinkat(slots->exec_fd, name, AT_REMOVEDIR); /* or with the sandbox, if something dies in it still */
+    slot_destroy(slot);
 }
 
 int cgroup_slot_fd(const struct cgroup_slot *slot) {
@@ -102,7 +113,8 @@ bool cgroup_slot_is_empty(const struct cgroup_slot *slot) {
     return strstr(text, "populated 0") != NULL;
 }
 
-void cgroup_slot_kill(const struct cgroup_slot *slot) {
+void cgroup_slot_kill(struct cgroup_slot *slot) {
+    slot->killed = true;
     ssize_t ignored = pwrite(slot->kill_fd, "1", 1, 0);
     (void)ignored; /* the caller looks whether it is empty */
 }

@@ -21,6 +21,6 @@ void cgroup_slot_give_back(struct cgroup_slots *slots, struct cgroup_slot *slot)
 int cgroup_slot_fd(const struct cgroup_slot *slot); /* the directory, for CLONE_INTO_CGROUP */
 bool cgroup_slot_is_empty(const struct cgroup_slot *slot);
 /* SIGKILL to all of it, atomically. */
-void cgroup_slot_kill(const struct cgroup_slot *slot);
+void cgroup_slot_kill(struct cgroup_slot *slot);
 /* Pids in it now; returns how many were stored. */
 size_t cgroup_slot_pids(const struct cgroup_slot *slot, pid_t *ret_pids, size_t max);

@@ -149,6 +149,8 @@ static int upload_open(struct upload *upload, const Sandlot__Agent__V1__UploadOp
     if (file_target_find(&open->path, &upload->target, err) < 0 || open_temporary(upload, err) < 0)
         return -1;
     mode_t mode = 0644;
+    if (open->new_mode_presence_case == SANDLOT__AGENT__V1__UPLOAD_OPEN__NEW_MODE_PRESENCE_NEW_MODE)
+        mode = open->new_mode & 07777;
     if (upload->target.exists) {
         mode = upload->target.st.st_mode & 07777;
         if (fchown(upload->fd, upload->target.st.st_uid, upload->target.st.st_gid) < 0)

@@ -84,6 +84,14 @@ static void on_terminate(uv_signal_t *signal, int signum) {
     uv_stop(signal->loop);
 }
 
+/* What we were started with must not reach a command: who holds the listening socket is the agent. */
+static void keep_from_commands(const struct options *options) {
+    const int fds[] = {options->listen_fd, options->ready_fd, options->cgroup_fd, options->seccomp_fd};
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++)
+        if (fds[i] >= 0)
+            fcntl(fds[i], F_SETFD, FD_CLOEXEC);
+}
+
 /* Nothing in the sandbox may trace us or read our memory. */
 static void protect(void) {
 #if !defined(SANDLOT_SANITIZED)
@@ -104,6 +112,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     protect();
+    keep_from_commands(&options);
     struct agent agent = {.loop = uv_default_loop(), .sandbox_id = options.sandbox_id};
     uv_signal_t terminate;
     uv_signal_init(agent.loop, &terminate);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/close_range.h>
 #include <linux/filter.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
@@ -164,11 +165,11 @@ static __attribute__((noinline)) _Noreturn void child_main(struct child *child) 
     if (setsid() < 0 || move_fd(opts->stdin_fd, 0) < 0 || move_fd(opts->stdout_fd, 1) < 0 ||
         move_fd(opts->stderr_fd, 2) < 0)
         child_fail(child, SPAWN_SETUP);
-    if (become_user(opts->user) < 0 || drop_capabilities() < 0)
-        child_fail(child, SPAWN_SETUP);
+    /* As root: a user may be started in a directory that he cannot enter by himself. */
     if (chdir(opts->cwd) < 0)
         child_fail(child, SPAWN_CWD);
-    if (install_filter(opts) < 0)
+    if (become_user(opts->user) < 0 || drop_capabilities() < 0 || install_filter(opts) < 0 ||
+        syscall(SYS_close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC) < 0)
         child_fail(child, SPAWN_SETUP);
     search_and_exec(child);
     child_fail(child, SPAWN_EXEC);

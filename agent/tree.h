@@ -8,7 +8,7 @@
 struct cgroup_slot;
 
 struct tree {
-    const struct cgroup_slot *slot; /* NULL: best effort */
+    struct cgroup_slot *slot; /* NULL: best effort */
     pid_t leader;                   /* also its session and process group */
     const char *exec_id;
 };

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "broker/broker.h"
@@ -226,6 +227,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     scrub_environment();
+    umask(077);
     if (geteuid() != 0) {
         err_set(&err, ERR_PERMISSION_DENIED, 0,
                 "the local provider needs root to make sandboxes; start sandlotd as root (the broker "

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/close_range.h>
 #include <linux/mount.h>
 #include <net/if.h>
 #include <sched.h>
@@ -324,7 +325,7 @@ static int arrange_fds(const struct setup *setup) {
         if (high[i] >= 0 && dup2(high[i], AGENT_LISTEN_FD + (int)i) < 0)
             fail("arrange descriptors");
     }
-    if (syscall(SYS_close_range, FIRST_FREE_FD, ~0u, 4 /* CLOSE_RANGE_CLOEXEC */) < 0)
+    if (syscall(SYS_close_range, FIRST_FREE_FD, ~0u, CLOSE_RANGE_CLOEXEC) < 0)
         fail("close descriptors");
     return agent;
 }

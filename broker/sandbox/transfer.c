@@ -174,7 +174,9 @@ static struct transfer *transfer_new(struct sandbox *sandbox, const char *method
 int transfer_upload(struct sandbox *sandbox, const Sandlot__V1__UploadTarget *target,
                     const struct transfer_ops *ops, void *arg, struct transfer **ret, struct err *err) {
     bool has_mode = target->mode_presence_case == SANDLOT__V1__UPLOAD_TARGET__MODE_PRESENCE_MODE;
-    if (has_mode && target->mode > 07777)
+    bool has_new_mode =
+        target->new_mode_presence_case == SANDLOT__V1__UPLOAD_TARGET__NEW_MODE_PRESENCE_NEW_MODE;
+    if ((has_mode && target->mode > 07777) || (has_new_mode && target->new_mode > 07777))
         err_violation(err, REASON(INVALID_REQUEST), "mode",
                       "permission bits are at most 07777 (4095); was a decimal meant as octal?");
     if (check_path(&target->path, err) < 0 || err_is_set(err) || sandbox_check_ready(sandbox, err) < 0)
@@ -187,6 +189,10 @@ int transfer_upload(struct sandbox *sandbox, const Sandlot__V1__UploadTarget *ta
     if (has_mode) {
         open->mode_presence_case = SANDLOT__AGENT__V1__UPLOAD_OPEN__MODE_PRESENCE_MODE;
         open->mode = target->mode;
+    }
+    if (has_new_mode) {
+        open->new_mode_presence_case = SANDLOT__AGENT__V1__UPLOAD_OPEN__NEW_MODE_PRESENCE_NEW_MODE;
+        open->new_mode = target->new_mode;
     }
     if (target->size_presence_case == SANDLOT__V1__UPLOAD_TARGET__SIZE_PRESENCE_SIZE) {
         open->size_presence_case = SANDLOT__AGENT__V1__UPLOAD_OPEN__SIZE_PRESENCE_SIZE;
