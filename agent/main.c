@@ -20,6 +20,7 @@
 #include "common/log.h"
 
 #define FILTER_MAX (64 * 1024)
+#define EXPIRY_GRACE_MS 500  /* a living broker ends the sandbox itself, and tells its callers why */
 #define EXPIRY_LOOK_MS 60000 /* wall time may be set: look again at least this often */
 
 struct options {
@@ -52,7 +53,7 @@ static int parse_options(int argc, char **argv, struct options *ret) {
 
 static void on_expiry(uv_timer_t *timer) {
     struct agent *agent = CONTAINER_OF(timer, struct agent, expiry_timer);
-    if (clock_unix_ms() >= agent->expire_unix_ms)
+    if (clock_unix_ms() >= agent->expire_unix_ms + EXPIRY_GRACE_MS)
         _exit(0); /* PID 1 takes the whole sandbox with it */
     agent_set_expiry(agent, agent->expire_unix_ms);
 }
@@ -63,7 +64,7 @@ void agent_set_expiry(struct agent *agent, int64_t expire_unix_ms) {
         uv_timer_stop(&agent->expiry_timer);
         return;
     }
-    int64_t left = expire_unix_ms - clock_unix_ms();
+    int64_t left = expire_unix_ms + EXPIRY_GRACE_MS - clock_unix_ms();
     uint64_t wait = left < 0 ? 0 : left > EXPIRY_LOOK_MS ? EXPIRY_LOOK_MS : (uint64_t)left;
     uv_timer_start(&agent->expiry_timer, on_expiry, wait, 0);
 }

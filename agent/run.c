@@ -24,7 +24,7 @@
 #define KILL_GRACE_MS 2000
 #define DRAIN_GRACE_MS 250
 #define TREE_POLL_MS 2
-#define OUTPUT_MAX (4u * 1024 * 1024)
+#define OUTPUT_MAX (4u * 1024 * 1024 - 64 * 1024) /* both streams together: one answer, one message */
 
 #define REASON(name) SANDLOT__V1__ERROR_REASON__ERROR_REASON_##name
 
@@ -115,7 +115,8 @@ static void answer(struct run *run) {
     response.stdout.data = run->out.kept.data;
     response.stdout.len = run->out.kept.len;
     response.stderr.data = run->err.kept.data;
-    response.stderr.len = run->err.kept.len;
+    response.stderr.len = run->err.kept.len < OUTPUT_MAX - run->out.kept.len ? run->err.kept.len
+                                                                             : OUTPUT_MAX - run->out.kept.len;
     response.stdout_total_bytes = run->out.total;
     response.stderr_total_bytes = run->err.total;
     response.duration_us = run->ended_us - run->started_us;

@@ -50,21 +50,42 @@ static bool is_cgroup2(const char *path) {
     return statfs(path, &fs) == 0 && fs.f_type == CGROUP2_MAGIC;
 }
 
-/* On v2 a cgroup with controllers for its children may not hold processes itself: we move down. */
-static void make_room(const char *own) {
+static void switch_controllers(int fd, char sign) {
+    for (int c = 0; c < HOST_CONTROLLER_MAX; c++) {
+        char text[32];
+        snprintf(text, sizeof text, "%c%s", sign, controllers[c]);
+        write_at(fd, "cgroup.subtree_control", text);
+    }
+}
+
+static int open_leaf(const char *own, const char *broker_id, bool make) {
+    char path[HOST_CGROUP_PATH_MAX + 32];
+    snprintf(path, sizeof path, "%s/broker-%s", own, broker_id);
+    if (make && mkdir(path, 0755) < 0 && errno != EEXIST)
+        return -1;
+    return open(path, O_DIRECTORY | O_RDONLY | O_CLOEXEC);
+}
+
+/* On v2 a cgroup with controllers for its children may not hold processes itself (but for the root):
+ * we move down. */
+static void make_room(struct host_cgroups *ret, const char *own, const char *broker_id) {
+    AUTO_CLOSE int own_fd = open(own, O_DIRECTORY | O_RDONLY | O_CLOEXEC);
+    AUTO_CLOSE int leaf = own_fd >= 0 ? open_leaf(own, broker_id, true) : -1;
+    if (leaf < 0 || write_at(leaf, "cgroup.procs", "0") < 0)
+        return;
+    snprintf(ret->own, sizeof ret->own, "%s", own);
+    switch_controllers(own_fd, '+');
+}
+
+static void move_back(const char *own, const char *broker_id) {
+    char path[HOST_CGROUP_PATH_MAX + 32];
     AUTO_CLOSE int own_fd = open(own, O_DIRECTORY | O_RDONLY | O_CLOEXEC);
     if (own_fd < 0)
         return;
-    if (mkdirat(own_fd, "sandlot-broker", 0755) == 0 || errno == EEXIST) {
-        AUTO_CLOSE int leaf = openat(own_fd, "sandlot-broker", O_DIRECTORY | O_RDONLY | O_CLOEXEC);
-        if (leaf >= 0)
-            write_at(leaf, "cgroup.procs", "0");
-    }
-    for (int c = 0; c < HOST_CONTROLLER_MAX; c++) {
-        char enable[32];
-        snprintf(enable, sizeof enable, "+%s", controllers[c]);
-        write_at(own_fd, "cgroup.subtree_control", enable);
-    }
+    switch_controllers(own_fd, '-');
+    write_at(own_fd, "cgroup.procs", "0");
+    snprintf(path, sizeof path, "%s/broker-%s", own, broker_id);
+    rmdir(path);
 }
 
 static bool lists_controller(const char *directory, const char *name) {
@@ -81,6 +102,13 @@ static bool lists_controller(const char *directory, const char *name) {
     return false;
 }
 
+static bool has_controllers(const char *directory) {
+    for (int c = 0; c < HOST_CONTROLLER_MAX; c++)
+        if (lists_controller(directory, controllers[c]))
+            return true;
+    return false;
+}
+
 static void find_unified(struct host_cgroups *ret, const char *broker_id) {
     char own[256], base[320];
     const char *root = is_cgroup2("/sys/fs/cgroup")           ? "/sys/fs/cgroup"
@@ -89,19 +117,17 @@ static void find_unified(struct host_cgroups *ret, const char *broker_id) {
     if (!root || !own_path("", own, sizeof own))
         return;
     snprintf(base, sizeof base, "%s%s", root, own);
-    make_room(base);
+    if (*own && has_controllers(base))
+        make_room(ret, base, broker_id);
     snprintf(ret->unified, sizeof ret->unified, "%s/sandlot-%s", base, broker_id);
     if (mkdir(ret->unified, 0755) < 0 && errno != EEXIST) {
         ret->unified[0] = '\0';
         return;
     }
     AUTO_CLOSE int fd = open(ret->unified, O_DIRECTORY | O_RDONLY | O_CLOEXEC);
-    for (int c = 0; c < HOST_CONTROLLER_MAX; c++) {
-        char enable[32];
-        snprintf(enable, sizeof enable, "+%s", controllers[c]);
-        ret->v2_controllers[c] = lists_controller(ret->unified, controllers[c]) &&
-                                 write_at(fd, "cgroup.subtree_control", enable) == 0;
-    }
+    switch_controllers(fd, '+');
+    for (int c = 0; c < HOST_CONTROLLER_MAX; c++)
+        ret->v2_controllers[c] = lists_controller(ret->unified, controllers[c]);
 }
 
 static void find_v1(struct host_cgroups *ret, int c, const char *broker_id) {
@@ -123,12 +149,14 @@ void host_cgroups_find(struct host_cgroups *ret, const char *broker_id) {
         find_v1(ret, c, broker_id);
 }
 
-void host_cgroups_remove(const struct host_cgroups *cgroups) {
+void host_cgroups_remove(const struct host_cgroups *cgroups, const char *broker_id) {
     if (cgroups->unified[0])
         rmdir(cgroups->unified);
     for (int c = 0; c < HOST_CONTROLLER_MAX; c++)
         if (cgroups->v1[c][0])
             rmdir(cgroups->v1[c]);
+    if (cgroups->own[0])
+        move_back(cgroups->own, broker_id);
 }
 
 /* ---- One sandbox ---- */

@@ -17,6 +17,7 @@ struct host_cgroups {
     char unified[HOST_CGROUP_PATH_MAX]; /* directory of this daemon's sandboxes; empty: none */
     char v1[HOST_CONTROLLER_MAX][HOST_CGROUP_PATH_MAX];
     bool v2_controllers[HOST_CONTROLLER_MAX]; /* limits are set in the unified tree */
+    char own[HOST_CGROUP_PATH_MAX]; /* where we were; empty unless we moved into a leaf below it */
 };
 
 struct cgroup_limits {
@@ -34,8 +35,8 @@ struct box_cgroup {
 
 /* Finds and prepares them for sandboxes of this broker. Never fails: what is missing stays empty. */
 void host_cgroups_find(struct host_cgroups *ret, const char *broker_id);
-/* Removes what host_cgroups_find made, if empty. */
-void host_cgroups_remove(const struct host_cgroups *cgroups);
+/* Removes what host_cgroups_find made, if empty, and moves back. */
+void host_cgroups_remove(const struct host_cgroups *cgroups, const char *broker_id);
 
 int box_cgroup_make(const struct host_cgroups *cgroups, const char *id,
                     const struct cgroup_limits *limits, uid_t owner, struct box_cgroup *ret,

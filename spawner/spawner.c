@@ -37,6 +37,7 @@ struct outgoing {
 };
 
 struct spawner {
+    char broker_id[ID_MAX];
     struct image_set images;
     struct host_cgroups cgroups;
     struct box_host host;
@@ -316,6 +317,7 @@ static void take_notes(struct spawner *spawner) {
 
 struct spawner *spawner_create(const struct spawner_config *config, struct err *err) {
     struct spawner *spawner = xcalloc(1, sizeof *spawner);
+    snprintf(spawner->broker_id, sizeof spawner->broker_id, "%s", config->broker_id);
     spawner->broker_fd = -1;
     STAILQ_INIT(&spawner->outgoing);
     struct box_host *host = &spawner->host;
@@ -515,7 +517,7 @@ int spawner_run(struct spawner *spawner, int (*broker)(int spawner_fd, void *arg
             start_broker(spawner, broker, arg);
     }
     if (!spawner->boxes)
-        host_cgroups_remove(&spawner->cgroups);
+        host_cgroups_remove(&spawner->cgroups, spawner->broker_id);
     forget(spawner);
     return code;
 }

@@ -182,10 +182,13 @@ static void on_run_done(void *arg, const ProtobufCMessage *message, const struct
     struct exec *exec = arg;
     if (exec->sandbox)
         sandbox_remove_op(&exec->op);
-    if (exec->cb && err)
-        exec->cb(exec->arg, NULL, err);
-    else if (exec->cb)
+    if (exec->cb && err) {
+        struct err told = *err;
+        sandbox_explain(exec->sandbox, &told);
+        exec->cb(exec->arg, NULL, &told);
+    } else if (exec->cb) {
         answer(exec, (const void *)message);
+    }
     free(exec);
 }
 

@@ -35,6 +35,12 @@ int sandbox_check_ready(const struct sandbox *sandbox, struct err *err) {
     }
 }
 
+void sandbox_explain(const struct sandbox *sandbox, struct err *err) {
+    if (err->reason == REASON(SANDBOX_UNREACHABLE) && clock_unix_ms() >= sandbox->expire_unix_ms)
+        err_set(err, ERR_NOT_FOUND, REASON(SANDBOX_EXPIRED), "sandbox %s expired while this ran",
+                sandbox->id);
+}
+
 void sandbox_add_op(struct sandbox *sandbox, struct sandbox_op *op) {
     LIST_INSERT_HEAD(&sandbox->ops, op, link);
 }

@@ -90,6 +90,8 @@ struct sandbox {
 int sandbox_check_ready(const struct sandbox *sandbox, struct err *err);
 void sandbox_add_op(struct sandbox *sandbox, struct sandbox_op *op);
 void sandbox_remove_op(struct sandbox_op *op);
+/* An agent that is gone because its sandbox's time was up: then that is the error. */
+void sandbox_explain(const struct sandbox *sandbox, struct err *err);
 /* Makes a path absolute by the workdir; malloc'd, *ret_len without the NUL. */
 char *sandbox_resolve_path(const struct sandbox *sandbox, const uint8_t *path, size_t len,
                            size_t *ret_len);

@@ -49,6 +49,12 @@ static void end(struct transfer *transfer) {
 static void finish(struct transfer *transfer, uint64_t size, const struct err *err) {
     const struct transfer_ops *ops = transfer->ops;
     void *arg = transfer->arg;
+    struct err told;
+    if (err) {
+        told = *err;
+        sandbox_explain(transfer->sandbox, &told);
+        err = &told;
+    }
     end(transfer);
     ops->done(arg, size, err);
     free_if_over(transfer);
