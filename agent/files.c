@@ -110,6 +110,7 @@ struct upload {
     char temporary[64]; /* name beside the target; empty while the file has no name */
     uint64_t written, announced;
     bool has_size;
+    mode_t mode; /* set last: writing clears the set-id bits */
 };
 
 static void upload_abandon(struct upload *upload) {
@@ -148,18 +149,16 @@ static int upload_open(struct upload *upload, const Sandlot__Agent__V1__UploadOp
     upload->announced = upload->has_size ? open->size : 0;
     if (file_target_find(&open->path, &upload->target, err) < 0 || open_temporary(upload, err) < 0)
         return -1;
-    mode_t mode = 0644;
+    upload->mode = 0644;
     if (open->new_mode_presence_case == SANDLOT__AGENT__V1__UPLOAD_OPEN__NEW_MODE_PRESENCE_NEW_MODE)
-        mode = open->new_mode & 07777;
+        upload->mode = open->new_mode & 07777;
     if (upload->target.exists) {
-        mode = upload->target.st.st_mode & 07777;
+        upload->mode = upload->target.st.st_mode & 07777;
         if (fchown(upload->fd, upload->target.st.st_uid, upload->target.st.st_gid) < 0)
             return file_error(err, errno, "can't keep the owner of the file that is replaced");
     }
     if (open->mode_presence_case == SANDLOT__AGENT__V1__UPLOAD_OPEN__MODE_PRESENCE_MODE)
-        mode = open->mode & 07777;
-    if (fchmod(upload->fd, mode) < 0)
-        return file_error(err, errno, "can't set the mode");
+        upload->mode = open->mode & 07777;
     return 0;
 }
 
@@ -184,6 +183,8 @@ static int upload_commit(struct upload *upload, struct err *err) {
         return err_set(err, ERR_INVALID_ARGUMENT, REASON(FILE_SIZE_MISMATCH),
                        "%llu bytes came, %llu were announced", (unsigned long long)upload->written,
                        (unsigned long long)upload->announced);
+    if (fchmod(upload->fd, upload->mode) < 0)
+        return file_error(err, errno, "can't set the mode");
     if (!upload->temporary[0]) {
         char self[64];
         snprintf(self, sizeof self, "/proc/self/fd/%d", upload->fd);

@@ -58,19 +58,23 @@ static void switch_controllers(int fd, char sign) {
     }
 }
 
-static int open_leaf(const char *own, const char *broker_id, bool make) {
+static int open_leaf(const char *own, const char *broker_id) {
     char path[HOST_CGROUP_PATH_MAX + 32];
     snprintf(path, sizeof path, "%s/broker-%s", own, broker_id);
-    if (make && mkdir(path, 0755) < 0 && errno != EEXIST)
+    if (mkdir(path, 0755) < 0 && errno != EEXIST)
         return -1;
     return open(path, O_DIRECTORY | O_RDONLY | O_CLOEXEC);
 }
 
 /* On v2 a cgroup with controllers for its children may not hold processes itself (but for the root):
  * we move down. */
-static void make_room(struct host_cgroups *ret, const char *own, const char *broker_id) {
+static void make_room(struct host_cgroups *ret, const char *own, bool is_root, const char *broker_id) {
     AUTO_CLOSE int own_fd = open(own, O_DIRECTORY | O_RDONLY | O_CLOEXEC);
-    AUTO_CLOSE int leaf = own_fd >= 0 ? open_leaf(own, broker_id, true) : -1;
+    if (own_fd >= 0 && is_root) {
+        switch_controllers(own_fd, '+');
+        return;
+    }
+    AUTO_CLOSE int leaf = own_fd >= 0 ? open_leaf(own, broker_id) : -1;
     if (leaf < 0 || write_at(leaf, "cgroup.procs", "0") < 0)
         return;
     snprintf(ret->own, sizeof ret->own, "%s", own);
@@ -117,8 +121,8 @@ static void find_unified(struct host_cgroups *ret, const char *broker_id) {
     if (!root || !own_path("", own, sizeof own))
         return;
     snprintf(base, sizeof base, "%s%s", root, own);
-    if (*own && has_controllers(base))
-        make_room(ret, base, broker_id);
+    if (has_controllers(base))
+        make_room(ret, base, !*own, broker_id);
     snprintf(ret->unified, sizeof ret->unified, "%s/sandlot-%s", base, broker_id);
     if (mkdir(ret->unified, 0755) < 0 && errno != EEXIST) {
         ret->unified[0] = '\0';

@@ -324,7 +324,7 @@ int fixture_cli(const struct fixture *fixture, char *ret, size_t size, const cha
     va_start(ap, fmt);
     vsnprintf(arguments, sizeof arguments, fmt, ap);
     va_end(ap);
-    snprintf(command, sizeof command, "cd '%s' && SANDLOT_ADDRESS=%s PATH=%s:$PATH; export SANDLOT_ADDRESS; sandlot %s 2>&1",
+    snprintf(command, sizeof command, "cd '%s' && SANDLOT_ADDRESS=%s PATH=%s:$PATH; export SANDLOT_ADDRESS; { sandlot %s\n} 2>&1",
              fixture->dir, fixture->address, build_dir(), arguments);
     FILE *pipe = popen(command, "re");
     size_t used = 0;
