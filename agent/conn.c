@@ -116,19 +116,17 @@ static void on_run_done(void *arg, const Sandlot__Agent__V1__RunResponse *respon
 static int check_run(const Sandlot__Agent__V1__RunRequest *request, struct err *err) {
     bool ok = request->n_argv > 0 && request->n_argv <= 4096 && request->cwd.len > 0;
     for (size_t i = 0; ok && i < request->n_argv; i++)
-        ok = !memchr(request->argv[i].data ? request->argv[i].data : (uint8_t *)"", 0,
-                     request->argv[i].len);
+        ok = !memchr(request->argv[i].data ? request->argv[i].data : (uint8_t *)"", 0, request->argv[i].len);
     if (!ok)
         return err_set(err, ERR_INVALID_ARGUMENT, REASON(INVALID_REQUEST), "not a valid command");
     return 0;
 }
 
-static int do_run(struct conn *conn, uint32_t stream_id, const ProtobufCMessage *message,
-                  struct err *err) {
+static int do_run(struct conn *conn, uint32_t stream_id, const ProtobufCMessage *message, struct err *err) {
     const Sandlot__Agent__V1__RunRequest *request = (const void *)message;
     if (conn->running >= REQUESTS_MAX)
-        return err_set(err, ERR_RESOURCE_EXHAUSTED, REASON(CAPACITY_EXHAUSTED),
-                       "%d commands run already", REQUESTS_MAX);
+        return err_set(err, ERR_RESOURCE_EXHAUSTED, REASON(CAPACITY_EXHAUSTED), "%d commands run already",
+                       REQUESTS_MAX);
     if (check_run(request, err) < 0)
         return -1;
     struct call *call = xcalloc(1, sizeof *call);
@@ -143,8 +141,7 @@ static int do_run(struct conn *conn, uint32_t stream_id, const ProtobufCMessage 
     return 0;
 }
 
-static int do_kill(struct conn *conn, uint32_t stream_id, const ProtobufCMessage *message,
-                   struct err *err) {
+static int do_kill(struct conn *conn, uint32_t stream_id, const ProtobufCMessage *message, struct err *err) {
     (void)err;
     const Sandlot__Agent__V1__KillRequest *request = (const void *)message;
     run_kill_by_id(conn->agent->runs, request->exec_id);
@@ -178,8 +175,7 @@ static int hand_to_file_helper(struct conn *conn, uint32_t stream_id, struct err
     return 0;
 }
 
-static int do_hello(struct conn *conn, uint32_t stream_id, const ProtobufCMessage *message,
-                    struct err *err) {
+static int do_hello(struct conn *conn, uint32_t stream_id, const ProtobufCMessage *message, struct err *err) {
     const Sandlot__Agent__V1__HelloRequest *request = (const void *)message;
     if (request->protocol != PROTOCOL)
         return err_set(err, ERR_FAILED_PRECONDITION, REASON(INTERNAL),
@@ -198,8 +194,7 @@ static int do_hello(struct conn *conn, uint32_t stream_id, const ProtobufCMessag
 static const struct method {
     const char *name;
     const ProtobufCMessageDescriptor *request;
-    int (*handle)(struct conn *conn, uint32_t stream_id, const ProtobufCMessage *message,
-                  struct err *err);
+    int (*handle)(struct conn *conn, uint32_t stream_id, const ProtobufCMessage *message, struct err *err);
 } methods[] = {
     {"Hello", &sandlot__agent__v1__hello_request__descriptor, do_hello},
     {"Run", &sandlot__agent__v1__run_request__descriptor, do_run},
@@ -210,8 +205,8 @@ static const struct method {
 static int dispatch(struct conn *conn, const struct frame *frame, struct err *err) {
     AUTO_ARENA struct arena *envelope_arena = NULL;
     const Sandlot__Agent__V1__Request *envelope =
-        (void *)unpack(&sandlot__agent__v1__request__descriptor, frame->payload, frame->len,
-                       UNPACK_MAX, REASON(MALFORMED_MESSAGE), &envelope_arena, err);
+        (void *)unpack(&sandlot__agent__v1__request__descriptor, frame->payload, frame->len, UNPACK_MAX,
+                       REASON(MALFORMED_MESSAGE), &envelope_arena, err);
     if (!envelope)
         return -1;
     for (size_t i = 0; i < ARRAY_LEN(methods); i++) {
@@ -245,7 +240,7 @@ static void conn_close(struct conn *conn) {
         return;
     conn->closing = true;
     struct call *call;
-    LIST_FOREACH(call, &conn->calls, link)
+    LIST_FOREACH (call, &conn->calls, link)
         run_kill(call->run);
     uv_close((uv_handle_t *)&conn->pipe, on_conn_closed);
 }

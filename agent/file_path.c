@@ -59,8 +59,7 @@ static int open_in_root(const char *path, uint64_t flags) {
 }
 
 static int copy_path(const ProtobufCBinaryData *path, char text[PATH_MAX], struct err *err) {
-    if (path->len == 0 || path->len >= PATH_MAX || path->data[0] != '/' ||
-        memchr(path->data, 0, path->len))
+    if (path->len == 0 || path->len >= PATH_MAX || path->data[0] != '/' || memchr(path->data, 0, path->len))
         return err_set(err, ERR_INVALID_ARGUMENT, REASON(FILE_PATH_INVALID),
                        "a path is absolute, shorter than %d bytes, without NUL", PATH_MAX);
     memcpy(text, path->data, path->len);

@@ -51,8 +51,8 @@ static int read_frame(struct helper *helper, struct frame *ret) {
     }
 }
 
-static int write_frame(const struct helper *helper, uint32_t stream_id, uint8_t type,
-                       const void *payload, size_t len) {
+static int write_frame(const struct helper *helper, uint32_t stream_id, uint8_t type, const void *payload,
+                       size_t len) {
     uint8_t header[FRAME_HEADER];
     struct frame frame = {.stream_id = stream_id, .type = type, .len = (uint32_t)len};
     frame_encode_header(header, &frame);
@@ -142,8 +142,7 @@ static int open_temporary(struct upload *upload, struct err *err) {
     return file_error(err, open_errno, "can't create a file in that directory");
 }
 
-static int upload_open(struct upload *upload, const Sandlot__Agent__V1__UploadOpen *open,
-                       struct err *err) {
+static int upload_open(struct upload *upload, const Sandlot__Agent__V1__UploadOpen *open, struct err *err) {
     *upload = (struct upload){.fd = -1, .target = {.parent_fd = -1}};
     upload->has_size = open->size_presence_case == SANDLOT__AGENT__V1__UPLOAD_OPEN__SIZE_PRESENCE_SIZE;
     upload->announced = upload->has_size ? open->size : 0;
@@ -195,8 +194,8 @@ static int upload_commit(struct upload *upload, struct err *err) {
             return file_error(err, link_errno, "can't give the file its name");
         }
     }
-    if (renameat(upload->target.parent_fd, upload->temporary, upload->target.parent_fd,
-                 upload->target.name) < 0)
+    if (renameat(upload->target.parent_fd, upload->temporary, upload->target.parent_fd, upload->target.name) <
+        0)
         return file_error(err, errno, "can't put the file in its place");
     upload->temporary[0] = '\0';
     return 0;
@@ -256,8 +255,7 @@ static int send_content(const struct helper *helper, uint32_t stream_id, int fd,
             return file_error(err, errno, "read");
         if (n == 0 && sent < size)
             return err_set(err, ERR_ABORTED, REASON(FILE_CHANGED),
-                           "the file shrank to %llu bytes while it was read",
-                           (unsigned long long)sent);
+                           "the file shrank to %llu bytes while it was read", (unsigned long long)sent);
         if (n == 0)
             return 0;
         if (write_frame(helper, stream_id, FRAME_DATA, chunk, (size_t)n) < 0)
@@ -282,13 +280,11 @@ static int do_download(struct helper *helper, uint32_t stream_id, const Protobuf
     return respond(helper, stream_id, &done.base, &err);
 }
 
-static int do_make_directory(struct helper *helper, uint32_t stream_id,
-                             const ProtobufCMessage *message) {
+static int do_make_directory(struct helper *helper, uint32_t stream_id, const ProtobufCMessage *message) {
     const Sandlot__Agent__V1__MakeDirectoryRequest *request = (const void *)message;
     struct err err = {0};
     AUTO_CLOSE int fd = file_make_directory(&request->path, &err);
-    Sandlot__Agent__V1__MakeDirectoryResponse response =
-        SANDLOT__AGENT__V1__MAKE_DIRECTORY_RESPONSE__INIT;
+    Sandlot__Agent__V1__MakeDirectoryResponse response = SANDLOT__AGENT__V1__MAKE_DIRECTORY_RESPONSE__INIT;
     return respond(helper, stream_id, &response.base, &err);
 }
 
@@ -311,8 +307,8 @@ static int serve_one(struct helper *helper) {
     struct err err = {0};
     AUTO_ARENA struct arena *envelope_arena = NULL;
     const Sandlot__Agent__V1__Request *envelope =
-        (void *)unpack(&sandlot__agent__v1__request__descriptor, frame.payload, frame.len,
-                       UNPACK_MAX, REASON(MALFORMED_MESSAGE), &envelope_arena, &err);
+        (void *)unpack(&sandlot__agent__v1__request__descriptor, frame.payload, frame.len, UNPACK_MAX,
+                       REASON(MALFORMED_MESSAGE), &envelope_arena, &err);
     for (size_t i = 0; envelope && i < ARRAY_LEN(methods); i++) {
         if (strcmp(methods[i].name, envelope->method) != 0)
             continue;

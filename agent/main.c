@@ -31,9 +31,12 @@ struct options {
 
 static int parse_options(int argc, char **argv, struct options *ret) {
     static const struct option known[] = {
-        {"id", required_argument, NULL, 'i'},        {"listen-fd", required_argument, NULL, 'l'},
-        {"ready-fd", required_argument, NULL, 'r'},  {"cgroup-fd", required_argument, NULL, 'c'},
-        {"seccomp-fd", required_argument, NULL, 's'}, {"expire-unix-ms", required_argument, NULL, 'e'},
+        {"id", required_argument, NULL, 'i'},
+        {"listen-fd", required_argument, NULL, 'l'},
+        {"ready-fd", required_argument, NULL, 'r'},
+        {"cgroup-fd", required_argument, NULL, 'c'},
+        {"seccomp-fd", required_argument, NULL, 's'},
+        {"expire-unix-ms", required_argument, NULL, 'e'},
         {0},
     };
     *ret = (struct options){.listen_fd = -1, .ready_fd = -1, .cgroup_fd = -1, .seccomp_fd = -1};

@@ -57,7 +57,7 @@ void reaper_watch(struct reaper *reaper, pid_t pid, reaper_exit_cb cb, void *arg
 static void on_closed(uv_handle_t *handle) {
     struct reaper *reaper = CONTAINER_OF(handle, struct reaper, signal);
     struct watch *watch, *next;
-    HASH_ITER(hh, reaper->watches, watch, next) {
+    HASH_ITER (hh, reaper->watches, watch, next) {
         HASH_DEL(reaper->watches, watch);
         free(watch);
     }

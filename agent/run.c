@@ -106,8 +106,7 @@ static void answer(struct run *run) {
     if (run->exec_error)
         describe_exec_error(run, message, sizeof message);
     response.message = message;
-    response.exit_code = WIFSIGNALED(run->status) ? 128 + WTERMSIG(run->status)
-                                                  : WEXITSTATUS(run->status);
+    response.exit_code = WIFSIGNALED(run->status) ? 128 + WTERMSIG(run->status) : WEXITSTATUS(run->status);
     response.signal = WIFSIGNALED(run->status) ? WTERMSIG(run->status) : 0;
     response.timed_out = run->timed_out;
     response.killed = run->killed;
@@ -220,8 +219,7 @@ static void end_tree(struct run *run) {
 static void run_tick(struct run *run) {
     bool drained = run->out.ended && run->err.ended;
     switch (run->sm.state) {
-    case RUN_RUNNING:
-        return;
+    case RUN_RUNNING: return;
     case RUN_DRAINING:
         if (!drained && !run->held_open) {
             if (!uv_is_active((uv_handle_t *)&run->wait_timer))
@@ -241,8 +239,7 @@ static void run_tick(struct run *run) {
         end_tree(run);
         uv_timer_start(&run->wait_timer, on_wait_timer, TREE_POLL_MS, 0);
         return;
-    default:
-        return;
+    default: return;
     }
 }
 
@@ -260,8 +257,8 @@ static void environment_free(struct environment *env) {
     free(env->entries);
 }
 
-static void environment_set(struct environment *env, const char *name, size_t name_len,
-                            const char *value, size_t value_len) {
+static void environment_set(struct environment *env, const char *name, size_t name_len, const char *value,
+                            size_t value_len) {
     char *entry = xcalloc(1, name_len + value_len + 2);
     memcpy(entry, name, name_len);
     entry[name_len] = '=';
@@ -355,9 +352,8 @@ static int refuse(struct run_table *table, const Sandlot__Agent__V1__RunRequest 
         close(spawned->pid_fd);
     }
     if (spawned->stage == SPAWN_CWD)
-        return err_set(err, ERR_FAILED_PRECONDITION, REASON(CWD_NOT_FOUND),
-                       "working directory \"%.*s\": %s", (int)request->cwd.len,
-                       (char *)request->cwd.data, strerror(spawned->error_number));
+        return err_set(err, ERR_FAILED_PRECONDITION, REASON(CWD_NOT_FOUND), "working directory \"%.*s\": %s",
+                       (int)request->cwd.len, (char *)request->cwd.data, strerror(spawned->error_number));
     err_set_errno(err, spawned->error_number, "the sandbox could not start a process%s",
                   spawned->stage == SPAWN_SETUP ? " as asked" : "");
     err->code = spawned->error_number == EAGAIN ? ERR_RESOURCE_EXHAUSTED : ERR_UNAVAILABLE;
@@ -378,8 +374,8 @@ static void free_argv(char ***argv) {
     free(*argv);
 }
 
-int run_start(struct run_table *table, const Sandlot__Agent__V1__RunRequest *request,
-              run_done_cb cb, void *arg, struct run **ret_run, struct err *err) {
+int run_start(struct run_table *table, const Sandlot__Agent__V1__RunRequest *request, run_done_cb cb,
+              void *arg, struct run **ret_run, struct err *err) {
     struct agent *agent = table->agent;
     struct user user;
     if (user_lookup(request->user, &user, err) < 0)
@@ -402,10 +398,17 @@ int run_start(struct run_table *table, const Sandlot__Agent__V1__RunRequest *req
 
     struct cgroup_slot *slot = agent->cgroups ? cgroup_slot_take(agent->cgroups) : NULL;
     struct spawn_opts opts = {
-        .argv = argv, .envp = env.entries, .path = env.path, .cwd = cwd, .user = &user,
-        .stdin_fd = in, .stdout_fd = out_write, .stderr_fd = err_write,
+        .argv = argv,
+        .envp = env.entries,
+        .path = env.path,
+        .cwd = cwd,
+        .user = &user,
+        .stdin_fd = in,
+        .stdout_fd = out_write,
+        .stderr_fd = err_write,
         .cgroup_fd = slot ? cgroup_slot_fd(slot) : -1,
-        .seccomp_filter = agent->seccomp_filter, .seccomp_filter_len = agent->seccomp_filter_len,
+        .seccomp_filter = agent->seccomp_filter,
+        .seccomp_filter_len = agent->seccomp_filter_len,
     };
     struct spawn_result spawned;
     uint64_t started_us = clock_monotonic_us();

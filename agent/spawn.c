@@ -40,7 +40,7 @@
 /* What is left to a command that runs as the sandbox's root: enough to manage files, users and low
  * ports, nothing that mounts, traces or configures the kernel. */
 static const int kept_capabilities[] = {
-    CAP_CHOWN,  CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID,           CAP_KILL,       CAP_SETGID,
+    CAP_CHOWN,  CAP_DAC_OVERRIDE, CAP_FOWNER,  CAP_FSETID,           CAP_KILL,       CAP_SETGID,
     CAP_SETUID, CAP_SETPCAP,      CAP_SETFCAP, CAP_NET_BIND_SERVICE, CAP_SYS_CHROOT, CAP_NET_RAW,
 };
 
@@ -61,8 +61,8 @@ static int drop_capabilities(void) {
     for (size_t i = 0; i < ARRAY_LEN(kept_capabilities); i++)
         kept |= UINT64_C(1) << kept_capabilities[i];
     for (int cap = 0; cap < 64; cap++)
-        if (!(kept & UINT64_C(1) << cap) && prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0 &&
-            errno != EINVAL && errno != EPERM)
+        if (!(kept & UINT64_C(1) << cap) && prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0 && errno != EINVAL &&
+            errno != EPERM)
             return -1;
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct data[2];
@@ -118,7 +118,7 @@ static void exec_as_script(struct child *child, const char *file) {
     while (argv[n])
         n++;
     char **shell = alloca((n + 2) * sizeof *shell);
-    shell[0] = (char *)(uintptr_t)"/bin/sh";
+    shell[0] = (char *)(uintptr_t) "/bin/sh";
     shell[1] = (char *)(uintptr_t)file;
     for (size_t i = 1; i <= n; i++)
         shell[i + 1] = argv[i];
@@ -143,8 +143,8 @@ static void search_and_exec(struct child *child) {
     for (const char *at = child->opts->path; *name && at;) {
         const char *end = strchr(at, ':');
         int n = (int)(end ? (size_t)(end - at) : strlen(at));
-        int len = snprintf(child->candidate, sizeof child->candidate, "%.*s%s%s", n, at,
-                           n ? "/" : "./", name);
+        int len =
+            snprintf(child->candidate, sizeof child->candidate, "%.*s%s%s", n, at, n ? "/" : "./", name);
         if (len > 0 && len < (int)sizeof child->candidate) {
             try_exec(child, child->candidate);
             if (errno != ENOENT && errno != ENOTDIR)

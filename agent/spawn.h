@@ -31,7 +31,7 @@ enum spawn_stage {
 struct spawn_result {
     enum spawn_stage stage;
     int error_number;
-    pid_t pid; /* a child to be waited for unless stage is SPAWN_CLONE; exits by itself on failure */
+    pid_t pid;  /* a child to be waited for unless stage is SPAWN_CLONE; exits by itself on failure */
     int pid_fd; /* close it; -1 if stage is SPAWN_CLONE */
 };
 

@@ -9,7 +9,7 @@ struct cgroup_slot;
 
 struct tree {
     struct cgroup_slot *slot; /* NULL: best effort */
-    pid_t leader;                   /* also its session and process group */
+    pid_t leader;             /* also its session and process group */
     const char *exec_id;
 };
 

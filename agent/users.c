@@ -95,8 +95,7 @@ static bool scan_groups(const char *group_name, const char *user_name, struct us
 }
 
 static int unknown(const char *what, const char *name, struct err *err) {
-    return err_set(err, ERR_FAILED_PRECONDITION,
-                   SANDLOT__V1__ERROR_REASON__ERROR_REASON_USER_NOT_FOUND,
+    return err_set(err, ERR_FAILED_PRECONDITION, SANDLOT__V1__ERROR_REASON__ERROR_REASON_USER_NOT_FOUND,
                    "the sandbox has no %s \"%s\"", what, name);
 }
 

@@ -103,7 +103,8 @@ static void on_leases_loaded(void *arg, uint32_t count, const struct err *err) {
         return;
     }
     server_open(broker->server);
-    log_info("broker", "serving: %zu sandboxes, %u leases found again", registry_count(broker->registry), count);
+    log_info("broker", "serving: %zu sandboxes, %u leases found again", registry_count(broker->registry),
+             count);
     if (broker->opts->ready_fd >= 0) {
         ssize_t ignored = write(broker->opts->ready_fd, "READY\n", 6);
         (void)ignored;
@@ -141,16 +142,20 @@ static int build(struct broker *broker, int spawner_fd, struct err *err) {
     if (!broker->store)
         return -1;
     list_images(broker);
-    broker->local = local_create(&broker->loop, spawner_fd, broker->images, opts->notes, &provider_events, broker);
+    broker->local =
+        local_create(&broker->loop, spawner_fd, broker->images, opts->notes, &provider_events, broker);
     broker->leases = lease_table_create(&broker->loop, broker->store);
-    broker->registry = registry_create(&broker->loop, broker->store, &opts->config->limits, &registry_ops, broker);
+    broker->registry =
+        registry_create(&broker->loop, broker->store, &opts->config->limits, &registry_ops, broker);
     registry_add_provider(broker->registry, broker->local);
     broker->context = (struct rpc_context){
         .registry = broker->registry,
         .leases = broker->leases,
         .keyring = opts->keyring,
-        .access = {.keyring = opts->keyring, .leases = broker->leases,
-                   .check_sandbox = check_sandbox_present, .arg = broker->registry},
+        .access = {.keyring = opts->keyring,
+                   .leases = broker->leases,
+                   .check_sandbox = check_sandbox_present,
+                   .arg = broker->registry},
         .health = health_create(),
         .endpoints = (const char *const *)opts->config->advertise,
         .user = opts->user,

@@ -17,9 +17,14 @@
 
 void config_init(struct config *config) {
     *config = (struct config){
-        .limits = {.max_sandboxes = 1024, .default_ttl = 1800, .max_ttl = 7 * 86400,
-                   .default_memory = 2 * GIB, .max_memory = 64 * GIB, .default_layer = GIB,
-                   .default_pids = 1024, .max_pids = 32768},
+        .limits = {.max_sandboxes = 1024,
+                   .default_ttl = 1800,
+                   .max_ttl = 7 * 86400,
+                   .default_memory = 2 * GIB,
+                   .max_memory = 64 * GIB,
+                   .default_layer = GIB,
+                   .default_pids = 1024,
+                   .max_pids = 32768},
         .drain_timeout = 10,
         .uid_base = 524288,
     };
@@ -75,8 +80,9 @@ static int add_listen(struct config *config, const char *address, bool insecure,
     if (!is_unix && !has_port(where))
         return bad(err, address, "is neither unix:/PATH nor HOST:PORT with a port from 1 to 65535");
     if (!is_unix && !insecure)
-        return bad(err, address, "TCP without TLS and tokens must be asked for: add \",insecure\" (or "
-                                 "\"insecure\": true)");
+        return bad(err, address,
+                   "TCP without TLS and tokens must be asked for: add \",insecure\" (or "
+                   "\"insecure\": true)");
     if (!is_unix && !is_loopback(where))
         return bad(err, address, "an insecure listener is for loopback only");
     config->listen[config->listen_count++] = (struct listen_config){xstrdup(where), is_unix};
@@ -100,7 +106,7 @@ static int parse_listen(struct config *config, const cJSON *json, struct err *er
     const cJSON *list = NULL, *item;
     if (json_get_array(json, "listen", &list, err) < 0)
         return -1;
-    cJSON_ArrayForEach(item, list) {
+    cJSON_ArrayForEach (item, list) {
         const char *address = NULL;
         bool insecure = false;
         if (json_check_keys(item, "an entry of \"listen\"", known, err) < 0 ||
@@ -119,7 +125,7 @@ static int parse_advertise(struct config *config, const cJSON *json, struct err 
     const cJSON *list = NULL, *item;
     if (json_get_array(json, "advertise", &list, err) < 0)
         return -1;
-    cJSON_ArrayForEach(item, list) {
+    cJSON_ArrayForEach (item, list) {
         if (!cJSON_IsString(item))
             return err_set(err, ERR_INVALID_ARGUMENT, 0, "\"advertise\" holds strings");
         if (config->advertise_count == CONFIG_LISTEN_MAX)
@@ -142,7 +148,8 @@ static int parse_images(struct config *config, const cJSON *json, struct err *er
         const char *name = item->string;
         if (strcmp(name, "host") == 0 || !*name || strlen(name) > 63 || strchr(name, '/') || *name == '.')
             return err_set(err, ERR_INVALID_ARGUMENT, 0,
-                           "images: \"%s\" is no image name (1 to 63 bytes without \"/\", not \"host\")", name);
+                           "images: \"%s\" is no image name (1 to 63 bytes without \"/\", not \"host\")",
+                           name);
         if (!cJSON_IsString(item) || item->valuestring[0] != '/')
             return err_set(err, ERR_INVALID_ARGUMENT, 0,
                            "images: \"%s\" must be the absolute path of a directory or a tar", name);
@@ -155,8 +162,13 @@ static int parse_images(struct config *config, const cJSON *json, struct err *er
 }
 
 static int parse_limits(struct registry_limits *limits, const cJSON *json, struct err *err) {
-    static const char *const known[] = {"max_sandboxes", "default_memory_bytes", "max_memory_bytes",
-                                        "default_pids", "max_pids", "default_layer_bytes", NULL};
+    static const char *const known[] = {"max_sandboxes",
+                                        "default_memory_bytes",
+                                        "max_memory_bytes",
+                                        "default_pids",
+                                        "max_pids",
+                                        "default_layer_bytes",
+                                        NULL};
     const cJSON *object = NULL;
     uint64_t sandboxes = limits->max_sandboxes, pids = limits->default_pids, max_pids = limits->max_pids;
     if (json_get_object(json, "limits", &object, err) < 0)
@@ -165,7 +177,8 @@ static int parse_limits(struct registry_limits *limits, const cJSON *json, struc
         return 0;
     if (json_check_keys(object, "\"limits\"", known, err) < 0 ||
         json_get_u64(object, "max_sandboxes", 1, 16000, &sandboxes, err) < 0 ||
-        json_get_u64(object, "default_memory_bytes", 16 << 20, 1024 * GIB, &limits->default_memory, err) < 0 ||
+        json_get_u64(object, "default_memory_bytes", 16 << 20, 1024 * GIB, &limits->default_memory, err) <
+            0 ||
         json_get_u64(object, "max_memory_bytes", 16 << 20, 1024 * GIB, &limits->max_memory, err) < 0 ||
         json_get_u64(object, "default_layer_bytes", 1 << 20, 1024 * GIB, &limits->default_layer, err) < 0 ||
         json_get_u64(object, "default_pids", 8, 4000000, &pids, err) < 0 ||
@@ -224,8 +237,9 @@ static int parse_rest(struct config *config, const cJSON *json, struct err *err)
 }
 
 int config_parse(struct config *config, const char *text, size_t len, struct err *err) {
-    static const char *const known[] = {"listen", "advertise", "state_dir", "user", "agent", "images",
-                                        "limits", "ttl", "drain_timeout", "on_shutdown", "uid_base", NULL};
+    static const char *const known[] = {"listen",        "advertise",   "state_dir", "user",
+                                        "agent",         "images",      "limits",    "ttl",
+                                        "drain_timeout", "on_shutdown", "uid_base",  NULL};
     CLEANUP(cleanup_cjson_p) cJSON *json = json_parse(text, len, err);
     if (!json || json_check_keys(json, "the configuration", known, err) < 0 ||
         parse_listen(config, json, err) < 0 || parse_advertise(config, json, err) < 0 ||
@@ -241,7 +255,8 @@ int config_load(struct config *config, const char *path, struct err *err) {
         return err_set_errno(err, errno, "configuration %s", path);
     AUTO_FREE char *text = xcalloc(1, FILE_MAX);
     size_t len = 0;
-    for (ssize_t n; len < FILE_MAX - 1 && (n = read(fd, text + len, FILE_MAX - 1 - len)) != 0; len += (size_t)n)
+    for (ssize_t n; len < FILE_MAX - 1 && (n = read(fd, text + len, FILE_MAX - 1 - len)) != 0;
+         len += (size_t)n)
         if (n < 0)
             return err_set_errno(err, errno, "configuration %s", path);
     if (config_parse(config, text, len, err) < 0)

@@ -62,11 +62,16 @@ static int set_log_level(const char *name) {
 /* 0: go on; else the exit code + 1. */
 static int parse_arguments(int argc, char **argv, struct arguments *ret) {
     static const struct option known[] = {
-        {"config", required_argument, NULL, 'c'},      {"check-config", no_argument, NULL, 'k'},
-        {"listen", required_argument, NULL, 'l'},      {"state-dir", required_argument, NULL, 's'},
-        {"on-shutdown", required_argument, NULL, 'o'}, {"ready-fd", required_argument, NULL, 'r'},
-        {"log-level", required_argument, NULL, 'v'},   {"version", no_argument, NULL, 'V'},
-        {"help", no_argument, NULL, 'h'},              {0},
+        {"config", required_argument, NULL, 'c'},
+        {"check-config", no_argument, NULL, 'k'},
+        {"listen", required_argument, NULL, 'l'},
+        {"state-dir", required_argument, NULL, 's'},
+        {"on-shutdown", required_argument, NULL, 'o'},
+        {"ready-fd", required_argument, NULL, 'r'},
+        {"log-level", required_argument, NULL, 'v'},
+        {"version", no_argument, NULL, 'V'},
+        {"help", no_argument, NULL, 'h'},
+        {0},
     };
     *ret = (struct arguments){.ready_fd = -1};
     for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;) {

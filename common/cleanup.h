@@ -20,7 +20,7 @@ static inline void cleanup_file_p(FILE **f) {
 }
 
 #define AUTO_FREE CLEANUP(cleanup_free_p)
-#define AUTO_CLOSE CLEANUP(cleanup_close_p)
+#define AUTO_CLOSE CLEANUP(cleanup_close_p) __attribute__((unused))
 #define AUTO_FILE CLEANUP(cleanup_file_p)
 
 static inline int take_fd(int *fd) {
@@ -29,14 +29,13 @@ static inline int take_fd(int *fd) {
     return taken;
 }
 
-#define TAKE_PTR(p)              \
-    __extension__({              \
-        __typeof__(p) t_ = (p);  \
-        (p) = NULL;              \
-        t_;                      \
+#define TAKE_PTR(p) \
+    __extension__({ \
+        __typeof__(p) t_ = (p); \
+        (p) = NULL; \
+        t_; \
     })
 
-#define CONTAINER_OF(ptr, type, member) \
-    ((type *)(void *)((char *)(void *)(ptr) - offsetof(type, member)))
+#define CONTAINER_OF(ptr, type, member) ((type *)(void *)((char *)(void *)(ptr)-offsetof(type, member)))
 
 #define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))

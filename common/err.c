@@ -41,8 +41,8 @@ void err_prefix(struct err *err, const char *fmt, ...) {
     size_t n = strlen(context);
     if (n > sizeof err->text / 2)
         n = sizeof err->text / 2;
-    snprintf(err->text, sizeof err->text, "%.*s: %.*s", (int)n, context,
-             (int)(sizeof err->text - n - 3), inner);
+    snprintf(err->text, sizeof err->text, "%.*s: %.*s", (int)n, context, (int)(sizeof err->text - n - 3),
+             inner);
 }
 
 void err_add_violation(struct err *err, int reason, const char *field, const char *fmt, ...) {

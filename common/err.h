@@ -45,8 +45,7 @@ struct err {
 
 void err_fill(struct err *err, enum err_code code, int reason, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-void err_fill_errno(struct err *err, int errnum, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+void err_fill_errno(struct err *err, int errnum, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void err_prefix(struct err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void err_add_violation(struct err *err, int reason, const char *field, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

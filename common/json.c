@@ -70,8 +70,8 @@ int json_get_u64(const cJSON *object, const char *key, uint64_t min, uint64_t ma
     if (json_get_double(object, key, 0, EXACT_MAX, &value, err) < 0)
         return -1;
     if (floor(value) < value || value < (double)min || value > (double)max)
-        return err_set(err, ERR_INVALID_ARGUMENT, 0, "\"%s\" must be a whole number from %llu to %llu",
-                       key, (unsigned long long)min, (unsigned long long)max);
+        return err_set(err, ERR_INVALID_ARGUMENT, 0, "\"%s\" must be a whole number from %llu to %llu", key,
+                       (unsigned long long)min, (unsigned long long)max);
     *ret = (uint64_t)value;
     return 0;
 }
@@ -96,8 +96,7 @@ int json_get_object(const cJSON *object, const char *key, const cJSON **ret, str
     return 0;
 }
 
-int json_check_keys(const cJSON *object, const char *where, const char *const *allowed,
-                    struct err *err) {
+int json_check_keys(const cJSON *object, const char *where, const char *const *allowed, struct err *err) {
     if (!cJSON_IsObject(object))
         return wrong(where, "an object", err);
     for (const cJSON *item = object->child; item; item = item->next) {
@@ -105,12 +104,11 @@ int json_check_keys(const cJSON *object, const char *where, const char *const *a
         while (*known && strcmp(*known, item->string) != 0)
             known++;
         if (!*known)
-            return err_set(err, ERR_INVALID_ARGUMENT, 0, "unknown key \"%s\" in %s", item->string,
-                           where);
+            return err_set(err, ERR_INVALID_ARGUMENT, 0, "unknown key \"%s\" in %s", item->string, where);
         for (const cJSON *other = item->next; other; other = other->next)
             if (strcmp(other->string, item->string) == 0)
-                return err_set(err, ERR_INVALID_ARGUMENT, 0, "key \"%s\" is twice in %s",
-                               item->string, where);
+                return err_set(err, ERR_INVALID_ARGUMENT, 0, "key \"%s\" is twice in %s", item->string,
+                               where);
     }
     return 0;
 }

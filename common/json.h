@@ -23,8 +23,7 @@ int json_get_array(const cJSON *object, const char *key, const cJSON **ret, stru
 int json_get_object(const cJSON *object, const char *key, const cJSON **ret, struct err *err);
 
 /* Error naming the first key of the object that is not in the NULL-terminated list, or is twice in it. */
-int json_check_keys(const cJSON *object, const char *where, const char *const *allowed,
-                    struct err *err);
+int json_check_keys(const cJSON *object, const char *where, const char *const *allowed, struct err *err);
 
 static inline void cleanup_cjson_p(cJSON **json) {
     cJSON_Delete(*json);

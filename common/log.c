@@ -28,8 +28,8 @@ void log_line(enum log_level level, const char *component, const char *fmt, ...)
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &tm);
     size_t used = strftime(line, sizeof line, "%Y-%m-%dT%H:%M:%S", &tm);
-    used += (size_t)snprintf(line + used, sizeof line - used, ".%03ldZ %s %s: ",
-                             now.tv_nsec / 1000000, names[level], component);
+    used += (size_t)snprintf(line + used, sizeof line - used, ".%03ldZ %s %s: ", now.tv_nsec / 1000000,
+                             names[level], component);
     va_list ap;
     va_start(ap, fmt);
     int n = vsnprintf(line + used, sizeof line - used - 1, fmt, ap);

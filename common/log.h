@@ -12,8 +12,8 @@ void log_line(enum log_level level, const char *component, const char *fmt, ...)
 #define log_error(component, ...) log_line(LOG_LEVEL_ERROR, component, __VA_ARGS__)
 #define log_warning(component, ...) log_line(LOG_LEVEL_WARNING, component, __VA_ARGS__)
 #define log_info(component, ...) log_line(LOG_LEVEL_INFO, component, __VA_ARGS__)
-#define log_debug(component, ...)                      \
-    do {                                               \
-        if (log_get_level() >= LOG_LEVEL_DEBUG)        \
+#define log_debug(component, ...) \
+    do { \
+        if (log_get_level() >= LOG_LEVEL_DEBUG) \
             log_line(LOG_LEVEL_DEBUG, component, __VA_ARGS__); \
     } while (0)

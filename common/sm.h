@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 struct sm_conf {
-    const char *name;    /* "sandbox" */
+    const char *name; /* "sandbox" */
     const char *const *states;
     const uint32_t *moves; /* moves[from] = bits of allowed to-states */
     int count;

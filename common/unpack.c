@@ -94,15 +94,14 @@ static bool wire_skip(struct wire *w, uint64_t n) {
 }
 
 static int malformed(int reason, const ProtobufCMessageDescriptor *type, struct err *err) {
-    return err_set(err, ERR_INVALID_ARGUMENT, reason, "the bytes are not a valid %s message",
-                   type->name);
+    return err_set(err, ERR_INVALID_ARGUMENT, reason, "the bytes are not a valid %s message", type->name);
 }
 
-static int check_message(const ProtobufCMessageDescriptor *type, struct wire w, unsigned depth,
-                         int reason, struct err *err);
+static int check_message(const ProtobufCMessageDescriptor *type, struct wire w, unsigned depth, int reason,
+                         struct err *err);
 
-static int check_bytes(const ProtobufCFieldDescriptor *field, struct wire part, unsigned depth,
-                       int reason, struct err *err) {
+static int check_bytes(const ProtobufCFieldDescriptor *field, struct wire part, unsigned depth, int reason,
+                       struct err *err) {
     if (!field)
         return 0;
     if (field->type == PROTOBUF_C_TYPE_MESSAGE)
@@ -112,8 +111,8 @@ static int check_bytes(const ProtobufCFieldDescriptor *field, struct wire part, 
     return 0;
 }
 
-static int check_message(const ProtobufCMessageDescriptor *type, struct wire w, unsigned depth,
-                         int reason, struct err *err) {
+static int check_message(const ProtobufCMessageDescriptor *type, struct wire w, unsigned depth, int reason,
+                         struct err *err) {
     if (depth > UNPACK_NESTING_MAX)
         return err_set(err, ERR_INVALID_ARGUMENT, reason, "messages are nested over %d deep",
                        UNPACK_NESTING_MAX);
@@ -155,8 +154,8 @@ ProtobufCMessage *unpack(const ProtobufCMessageDescriptor *type, const uint8_t *
     ProtobufCMessage *message = protobuf_c_message_unpack(type, &arena->allocator, len, w.p);
     if (!message) {
         if (arena->total + ARENA_BLOCK > memory_max)
-            err_set(err, ERR_INVALID_ARGUMENT, reason,
-                    "a %s message would need over %zu bytes of memory", type->name, memory_max);
+            err_set(err, ERR_INVALID_ARGUMENT, reason, "a %s message would need over %zu bytes of memory",
+                    type->name, memory_max);
         else
             malformed(reason, type, err);
         arena_destroy(arena);

@@ -40,8 +40,8 @@ struct provider_events {
 struct provider_ops {
     const char *name;
     /* Returns a stream when the agent answers. On failure nothing is left. */
-    void (*create)(struct provider *provider, const struct provider_spec *spec,
-                   provider_stream_cb cb, void *arg);
+    void (*create)(struct provider *provider, const struct provider_spec *spec, provider_stream_cb cb,
+                   void *arg);
     /* A further stream, also to a sandbox found by list_owned. */
     void (*open_stream)(struct provider *provider, const char *id, provider_stream_cb cb, void *arg);
     /* OK when nothing is left, also when there was nothing. A failure may be retried. */

@@ -54,7 +54,7 @@ static struct box *box_new(const struct box_host *host, const char *id, enum box
     snprintf(box->id, sizeof box->id, "%s", id);
     box->host = host;
     box->pid_fd = box->sync_fd = box->dir_fd = -1;
-    sm_init(&box->sm, &box_conf, state, box->id);
+    sm_init(&box->sm, &box_conf, (int)state, box->id);
     return box;
 }
 
@@ -87,8 +87,7 @@ static int take_slot(const struct box_host *host, uint32_t *ret, struct err *err
             *ret = i;
             return 0;
         }
-    return err_set(err, ERR_RESOURCE_EXHAUSTED, REASON(CAPACITY_EXHAUSTED),
-                   "no range of user ids is free");
+    return err_set(err, ERR_RESOURCE_EXHAUSTED, REASON(CAPACITY_EXHAUSTED), "no range of user ids is free");
 }
 
 static uint32_t first_uid(const struct box *box) {
@@ -151,8 +150,8 @@ static int send_mounts(struct box *box, const struct image *image, struct err *e
 
 static int clone_child(struct box *box, const struct setup *setup, struct err *err) {
     struct clone_args args = {
-        .flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS |
-                 CLONE_NEWNET | CLONE_PIDFD,
+        .flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET |
+                 CLONE_PIDFD,
         .pidfd = (uint64_t)(uintptr_t)&box->pid_fd,
         .exit_signal = SIGCHLD,
     };
@@ -171,7 +170,9 @@ static int clone_child(struct box *box, const struct setup *setup, struct err *e
 }
 
 static int record(const struct box *box, struct err *err) {
-    struct box_record entry = {.pid = box->pid, .start_time = box->start_time, .slot = box->slot,
+    struct box_record entry = {.pid = box->pid,
+                               .start_time = box->start_time,
+                               .slot = box->slot,
                                .layer_on_disk = box->layer_on_disk};
     box_record_boot(&entry);
     return box_record_write(box->dir_fd, &entry, err);
@@ -189,9 +190,15 @@ static int launch(struct box *box, const struct spawner_request *request, const 
     box->sync_fd = pair[0];
     AUTO_CLOSE int child_fd = pair[1];
     struct setup setup = {
-        .id = box->id, .image = image, .sync_fd = child_fd, .listen_fd = listen_fd,
-        .agent_fd = box->host->agent_fd, .seccomp_fd = box->host->seccomp_fd, .cgroup = cgroup,
-        .layer_on_disk = request->layer_on_disk, .layer_bytes = request->layer_bytes,
+        .id = box->id,
+        .image = image,
+        .sync_fd = child_fd,
+        .listen_fd = listen_fd,
+        .agent_fd = box->host->agent_fd,
+        .seccomp_fd = box->host->seccomp_fd,
+        .cgroup = cgroup,
+        .layer_on_disk = request->layer_on_disk,
+        .layer_bytes = request->layer_bytes,
         .expire_unix_ms = request->expire_unix_ms,
     };
     if (clone_child(box, &setup, err) < 0 || userns_map(box->pid, first_uid(box), err) < 0 ||
@@ -223,8 +230,7 @@ int box_create(const struct box_host *host, const struct spawner_request *reques
                struct err *err) {
     const struct image *image = image_find(host->images, request->image);
     if (!image)
-        return err_set(err, ERR_INVALID_ARGUMENT, REASON(IMAGE_NOT_FOUND), "no image \"%s\"",
-                       request->image);
+        return err_set(err, ERR_INVALID_ARGUMENT, REASON(IMAGE_NOT_FOUND), "no image \"%s\"", request->image);
     struct box *box = box_new(host, request->id, BOX_STARTING);
     box->layer_on_disk = request->layer_on_disk;
     if (take_slot(host, &box->slot, err) < 0) {

@@ -42,7 +42,7 @@ struct box {
     int pid_fd, sync_fd, dir_fd;
     uint32_t slot;
     bool layer_on_disk, asked_to_go;
-    pid_t remover; /* process that deletes a disk layer; 0: none */
+    pid_t remover;   /* process that deletes a disk layer; 0: none */
     uint64_t due_ms; /* monotonic: start timeout, or next try to remove; 0: nothing due */
     unsigned tries;
     uint32_t create_seq; /* request to answer while STARTING */
@@ -59,10 +59,10 @@ int box_create(const struct box_host *host, const struct spawner_request *reques
 int box_adopt(const struct box_host *host, const char *id, struct box **ret, struct err *err);
 void box_destroy(struct box *box); /* frees; the sandbox lives on if it is RUNNING */
 
-void box_on_sync(struct box *box);     /* sync_fd is readable */
-void box_on_exit(struct box *box);     /* pid_fd is readable */
-void box_on_due(struct box *box);      /* due_ms has passed */
+void box_on_sync(struct box *box);                /* sync_fd is readable */
+void box_on_exit(struct box *box);                /* pid_fd is readable */
+void box_on_due(struct box *box);                 /* due_ms has passed */
 void box_on_removed(struct box *box, int status); /* its remover ended */
-void box_kill(struct box *box);        /* STARTING, RUNNING, FAILED -> KILLING */
+void box_kill(struct box *box);                   /* STARTING, RUNNING, FAILED -> KILLING */
 /* A new connection to its agent; checks that the agent is who accepts. */
 int box_connect(const struct box *box, struct err *err);

@@ -24,8 +24,9 @@ uint64_t process_start_time(pid_t pid) {
     char *at = strrchr(text, ')');
     unsigned long long start = 0;
     /* Field 22; the state after the name is field 3. */
-    if (!at || sscanf(at + 1, " %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
-                      &start) != 1)
+    if (!at ||
+        sscanf(at + 1, " %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
+               &start) != 1)
         return 0;
     return start;
 }

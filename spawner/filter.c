@@ -13,20 +13,48 @@
 /* Refused with EPERM: what configures the kernel or leaves the namespaces. A user namespace would
  * protect the host from most of these; refusing them keeps their bugs out of reach as well. */
 static const int refused[] = {
-    SCMP_SYS(acct),          SCMP_SYS(add_key),        SCMP_SYS(bpf),
-    SCMP_SYS(clock_adjtime), SCMP_SYS(clock_settime),  SCMP_SYS(delete_module),
-    SCMP_SYS(finit_module),  SCMP_SYS(fsconfig),       SCMP_SYS(fsmount),
-    SCMP_SYS(fsopen),        SCMP_SYS(fspick),         SCMP_SYS(init_module),
-    SCMP_SYS(ioperm),        SCMP_SYS(iopl),           SCMP_SYS(kexec_file_load),
-    SCMP_SYS(kexec_load),    SCMP_SYS(keyctl),         SCMP_SYS(lookup_dcookie),
-    SCMP_SYS(mount),         SCMP_SYS(mount_setattr),  SCMP_SYS(move_mount),
-    SCMP_SYS(nfsservctl),    SCMP_SYS(open_by_handle_at), SCMP_SYS(open_tree),
-    SCMP_SYS(perf_event_open), SCMP_SYS(pivot_root),   SCMP_SYS(quotactl),
-    SCMP_SYS(quotactl_fd),   SCMP_SYS(reboot),         SCMP_SYS(request_key),
-    SCMP_SYS(setns),         SCMP_SYS(settimeofday),   SCMP_SYS(stime),
-    SCMP_SYS(swapoff),       SCMP_SYS(swapon),         SCMP_SYS(syslog),
-    SCMP_SYS(umount),        SCMP_SYS(umount2),        SCMP_SYS(unshare),
-    SCMP_SYS(userfaultfd),   SCMP_SYS(vhangup),        SCMP_SYS(vm86),
+    SCMP_SYS(acct),
+    SCMP_SYS(add_key),
+    SCMP_SYS(bpf),
+    SCMP_SYS(clock_adjtime),
+    SCMP_SYS(clock_settime),
+    SCMP_SYS(delete_module),
+    SCMP_SYS(finit_module),
+    SCMP_SYS(fsconfig),
+    SCMP_SYS(fsmount),
+    SCMP_SYS(fsopen),
+    SCMP_SYS(fspick),
+    SCMP_SYS(init_module),
+    SCMP_SYS(ioperm),
+    SCMP_SYS(iopl),
+    SCMP_SYS(kexec_file_load),
+    SCMP_SYS(kexec_load),
+    SCMP_SYS(keyctl),
+    SCMP_SYS(lookup_dcookie),
+    SCMP_SYS(mount),
+    SCMP_SYS(mount_setattr),
+    SCMP_SYS(move_mount),
+    SCMP_SYS(nfsservctl),
+    SCMP_SYS(open_by_handle_at),
+    SCMP_SYS(open_tree),
+    SCMP_SYS(perf_event_open),
+    SCMP_SYS(pivot_root),
+    SCMP_SYS(quotactl),
+    SCMP_SYS(quotactl_fd),
+    SCMP_SYS(reboot),
+    SCMP_SYS(request_key),
+    SCMP_SYS(setns),
+    SCMP_SYS(settimeofday),
+    SCMP_SYS(stime),
+    SCMP_SYS(swapoff),
+    SCMP_SYS(swapon),
+    SCMP_SYS(syslog),
+    SCMP_SYS(umount),
+    SCMP_SYS(umount2),
+    SCMP_SYS(unshare),
+    SCMP_SYS(userfaultfd),
+    SCMP_SYS(vhangup),
+    SCMP_SYS(vm86),
     SCMP_SYS(vm86old),
 };
 
@@ -39,8 +67,8 @@ static const int absent[] = {
 };
 
 static int add_rules(scmp_filter_ctx filter) {
-    const scmp_datum_t namespaces = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET |
-                                    CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP;
+    const scmp_datum_t namespaces = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
+                                    CLONE_NEWUTS | CLONE_NEWCGROUP;
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < ARRAY_LEN(refused); i++)
         if (refused[i] >= 0)

@@ -137,8 +137,7 @@ static void find_unified(struct host_cgroups *ret, const char *broker_id) {
 static void find_v1(struct host_cgroups *ret, int c, const char *broker_id) {
     char own[256], root[64];
     snprintf(root, sizeof root, "/sys/fs/cgroup/%s", controllers[c]);
-    if (ret->v2_controllers[c] || access(root, F_OK) < 0 ||
-        !own_path(controllers[c], own, sizeof own))
+    if (ret->v2_controllers[c] || access(root, F_OK) < 0 || !own_path(controllers[c], own, sizeof own))
         return;
     char *path = ret->v1[c];
     snprintf(path, HOST_CGROUP_PATH_MAX, "%s%s/sandlot-%s", root, own, broker_id);
@@ -221,9 +220,8 @@ static int make_unified(const struct host_cgroups *cgroups, const char *id, uid_
     return ret->agent_fd < 0 ? -1 : delegate(ret->agent_fd, owner);
 }
 
-int box_cgroup_make(const struct host_cgroups *cgroups, const char *id,
-                    const struct cgroup_limits *limits, uid_t owner, struct box_cgroup *ret,
-                    struct err *err) {
+int box_cgroup_make(const struct host_cgroups *cgroups, const char *id, const struct cgroup_limits *limits,
+                    uid_t owner, struct box_cgroup *ret, struct err *err) {
     *ret = (struct box_cgroup){-1, -1, {-1, -1, -1}};
     if (cgroups->unified[0] && make_unified(cgroups, id, owner, ret) < 0)
         return err_set_errno(err, errno, "can't make the sandbox's cgroup");

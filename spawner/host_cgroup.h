@@ -17,7 +17,7 @@ struct host_cgroups {
     char unified[HOST_CGROUP_PATH_MAX]; /* directory of this daemon's sandboxes; empty: none */
     char v1[HOST_CONTROLLER_MAX][HOST_CGROUP_PATH_MAX];
     bool v2_controllers[HOST_CONTROLLER_MAX]; /* limits are set in the unified tree */
-    char own[HOST_CGROUP_PATH_MAX]; /* where we were; empty unless we moved into a leaf below it */
+    char own[HOST_CGROUP_PATH_MAX];           /* where we were; empty unless we moved into a leaf below it */
 };
 
 struct cgroup_limits {
@@ -28,8 +28,8 @@ struct cgroup_limits {
 
 /* What one sandbox's first process needs to be born inside; fds are -1 where there is none. */
 struct box_cgroup {
-    int box_fd;   /* directory of the sandbox in the unified tree */
-    int agent_fd; /* its agent/ */
+    int box_fd;                         /* directory of the sandbox in the unified tree */
+    int agent_fd;                       /* its agent/ */
     int tasks_fds[HOST_CONTROLLER_MAX]; /* v1: write "0" from inside */
 };
 
@@ -38,9 +38,8 @@ void host_cgroups_find(struct host_cgroups *ret, const char *broker_id);
 /* Removes what host_cgroups_find made, if empty, and moves back. */
 void host_cgroups_remove(const struct host_cgroups *cgroups, const char *broker_id);
 
-int box_cgroup_make(const struct host_cgroups *cgroups, const char *id,
-                    const struct cgroup_limits *limits, uid_t owner, struct box_cgroup *ret,
-                    struct err *err);
+int box_cgroup_make(const struct host_cgroups *cgroups, const char *id, const struct cgroup_limits *limits,
+                    uid_t owner, struct box_cgroup *ret, struct err *err);
 void box_cgroup_close(struct box_cgroup *cgroup);
 /* SIGKILL to everything in it, at once. False: there is no such switch here. */
 bool box_cgroup_kill(const struct host_cgroups *cgroups, const char *id);

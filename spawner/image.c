@@ -23,7 +23,7 @@
 
 #define OVERLAY_MAGIC 0x794c7630
 
-static const char *const host_parts[IMAGE_PARTS_MAX] = {"usr", "etc", "bin", "sbin",
+static const char *const host_parts[IMAGE_PARTS_MAX] = {"usr", "etc",   "bin",   "sbin",
                                                         "lib", "lib32", "lib64", "libx32"};
 
 static void describe_host(struct image *image) {
@@ -64,8 +64,7 @@ static int copy_data(struct archive *from, struct archive *to) {
 static int unpack_entries(struct archive *tar, struct archive *disk) {
     struct archive_entry *entry;
     int rc;
-    while ((rc = archive_read_next_header(tar, &entry)) == ARCHIVE_OK ||
-           rc == ARCHIVE_WARN) {
+    while ((rc = archive_read_next_header(tar, &entry)) == ARCHIVE_OK || rc == ARCHIVE_WARN) {
         mode_t type = archive_entry_filetype(entry);
         if (type == AE_IFCHR || type == AE_IFBLK) /* the sandbox has devices of its own */
             continue;
@@ -82,17 +81,15 @@ static int unpack_tar(const char *path, struct err *err) {
     struct archive *disk = archive_write_disk_new();
     archive_read_support_format_tar(tar);
     archive_read_support_filter_all(tar);
-    archive_write_disk_set_options(disk, ARCHIVE_EXTRACT_PERM | ARCHIVE_EXTRACT_OWNER |
-                                             ARCHIVE_EXTRACT_TIME | ARCHIVE_EXTRACT_XATTR |
-                                             ARCHIVE_EXTRACT_SECURE_NODOTDOT |
+    archive_write_disk_set_options(disk, ARCHIVE_EXTRACT_PERM | ARCHIVE_EXTRACT_OWNER | ARCHIVE_EXTRACT_TIME |
+                                             ARCHIVE_EXTRACT_XATTR | ARCHIVE_EXTRACT_SECURE_NODOTDOT |
                                              ARCHIVE_EXTRACT_SECURE_SYMLINKS |
                                              ARCHIVE_EXTRACT_SECURE_NOABSOLUTEPATHS);
     int rc = archive_read_open_filename(tar, path, 1 << 20) == ARCHIVE_OK ? 0 : -1;
     if (rc == 0)
         rc = unpack_entries(tar, disk);
     if (rc < 0) {
-        const char *why = archive_error_string(tar) ? archive_error_string(tar)
-                                                    : archive_error_string(disk);
+        const char *why = archive_error_string(tar) ? archive_error_string(tar) : archive_error_string(disk);
         err_set(err, ERR_INVALID_ARGUMENT, 0, "image tar %s: %s", path, why ? why : "unreadable");
     }
     archive_read_free(tar);
@@ -104,8 +101,7 @@ static int unpack_tar(const char *path, struct err *err) {
 static int unpack_image(const struct spawner_config *config, const struct image_config *image,
                         const struct stat *st, char *ret_path, size_t size, struct err *err) {
     char name[160], temporary[180];
-    snprintf(name, sizeof name, "%s-%lld-%lld", image->name, (long long)st->st_mtime,
-             (long long)st->st_size);
+    snprintf(name, sizeof name, "%s-%lld-%lld", image->name, (long long)st->st_mtime, (long long)st->st_size);
     snprintf(temporary, sizeof temporary, "%s.partial", name);
     snprintf(ret_path, size, "%s/images/%s", config->state_dir, name);
     if (access(ret_path, F_OK) == 0)
@@ -148,8 +144,8 @@ static int describe_configured(const struct spawner_config *config, const struct
 
 int image_part_mount(const struct image *image, const struct image_part *part, int userns_fd,
                      struct err *err) {
-    AUTO_CLOSE int fd = (int)syscall(SYS_open_tree, AT_FDCWD, part->path,
-                                     OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    AUTO_CLOSE int fd =
+        (int)syscall(SYS_open_tree, AT_FDCWD, part->path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     if (fd < 0)
         return err_set_errno(err, errno, "image %s: %s", image->name, part->path);
     struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV};
@@ -172,8 +168,7 @@ static bool can_idmap(struct image *image, int userns_fd) {
         if (image->parts[i].link[0])
             continue;
         AUTO_CLOSE int fd = image_part_mount(image, &image->parts[i], userns_fd, &ignored);
-        if (fd < 0 || (image->host && (statfs(image->parts[i].path, &fs) < 0 ||
-                                       fs.f_type == OVERLAY_MAGIC)))
+        if (fd < 0 || (image->host && (statfs(image->parts[i].path, &fs) < 0 || fs.f_type == OVERLAY_MAGIC)))
             return false;
     }
     return true;

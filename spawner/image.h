@@ -13,8 +13,8 @@
 
 /* One directory that becomes an overlay, or a link that is made, in the sandbox's root. */
 struct image_part {
-    const char *name;        /* "" is the root itself */
-    char path[512];          /* on the host */
+    const char *name;          /* "" is the root itself */
+    char path[512];            /* on the host */
     char link[IMAGE_LINK_MAX]; /* not empty: a symbolic link with this text, no directory */
 };
 

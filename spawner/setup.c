@@ -56,7 +56,9 @@ int setup_send_go(int sync_fd, const int *fds, size_t count) {
         char space[CMSG_SPACE(sizeof(int) * SETUP_FDS_MAX)];
     } control = {0};
     struct iovec part = {&go, 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space,
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.space,
                              .msg_controllen = CMSG_SPACE(sizeof(int) * count)};
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
@@ -73,7 +75,9 @@ static size_t receive_go(int fds[SETUP_FDS_MAX]) {
         char space[CMSG_SPACE(sizeof(int) * SETUP_FDS_MAX)];
     } control = {0};
     struct iovec part = {&go, 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space,
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.space,
                              .msg_controllen = sizeof control.space};
     if (recvmsg(sync_socket, &message, MSG_CMSG_CLOEXEC) != 1)
         _exit(1); /* the parent gave up */
@@ -131,8 +135,7 @@ static void mount_layer(const struct setup *setup, int disk_fd) {
         place(disk_fd, "layer");
     } else {
         make_dir("layer", 0755);
-        snprintf(options, sizeof options, "size=%llu,mode=0755",
-                 (unsigned long long)setup->layer_bytes);
+        snprintf(options, sizeof options, "size=%llu,mode=0755", (unsigned long long)setup->layer_bytes);
         do_mount("sandlot", "layer", "tmpfs", MS_NODEV, options);
     }
     make_dir("layer/root", 0755);
@@ -169,8 +172,16 @@ static void mount_guard(const char *lower, const char *guard) {
 /* Whiteouts in the upper layer: never visible, whatever their mode. */
 static void hide_secrets(void) {
     static const char *const secrets[] = {
-        "shadow", "shadow-", "gshadow", "gshadow-", "ssh/ssh_host_rsa_key", "ssh/ssh_host_dsa_key",
-        "ssh/ssh_host_ecdsa_key", "ssh/ssh_host_ed25519_key", "sudoers", "krb5.keytab",
+        "shadow",
+        "shadow-",
+        "gshadow",
+        "gshadow-",
+        "ssh/ssh_host_rsa_key",
+        "ssh/ssh_host_dsa_key",
+        "ssh/ssh_host_ecdsa_key",
+        "ssh/ssh_host_ed25519_key",
+        "sudoers",
+        "krb5.keytab",
     };
     make_dir("layer/up/etc", 0755);
     make_dir("layer/up/etc/ssh", 0755);
@@ -187,11 +198,10 @@ static void make_host_tree(const struct setup *setup) {
         const char *path;
         mode_t mode;
     } dirs[] = {
-        {"root/root", 0700},     {"root/home", 0755},      {"root/tmp", 01777},
-        {"root/run", 0755},      {"root/run/lock", 01777}, {"root/var", 0755},
-        {"root/var/tmp", 01777}, {"root/var/lib", 0755},   {"root/var/log", 0755},
-        {"root/var/cache", 0755}, {"root/opt", 0755},      {"root/srv", 0755},
-        {"root/mnt", 0755},      {"root/media", 0755},
+        {"root/root", 0700},      {"root/home", 0755},      {"root/tmp", 01777},     {"root/run", 0755},
+        {"root/run/lock", 01777}, {"root/var", 0755},       {"root/var/tmp", 01777}, {"root/var/lib", 0755},
+        {"root/var/log", 0755},   {"root/var/cache", 0755}, {"root/opt", 0755},      {"root/srv", 0755},
+        {"root/mnt", 0755},       {"root/media", 0755},
     };
     for (size_t i = 0; i < ARRAY_LEN(dirs); i++)
         make_dir(dirs[i].path, dirs[i].mode);
@@ -244,8 +254,8 @@ static void mount_plain_image(const int *fds) {
 static void make_devices(void) {
     static const char *const nodes[] = {"null", "zero", "full", "random", "urandom", "tty"};
     static const char *const links[][2] = {
-        {"/proc/self/fd", "root/dev/fd"},         {"/proc/self/fd/0", "root/dev/stdin"},
-        {"/proc/self/fd/1", "root/dev/stdout"},   {"/proc/self/fd/2", "root/dev/stderr"},
+        {"/proc/self/fd", "root/dev/fd"},       {"/proc/self/fd/0", "root/dev/stdin"},
+        {"/proc/self/fd/1", "root/dev/stdout"}, {"/proc/self/fd/2", "root/dev/stderr"},
         {"pts/ptmx", "root/dev/ptmx"},
     };
     make_dir("root/dev", 0755);
@@ -269,9 +279,9 @@ static void make_devices(void) {
 
 /* Readable on the host by everybody, but nothing a sandbox should see. */
 static void mask_kernel(void) {
-    static const char *const files[] = {"root/proc/kcore", "root/proc/keys", "root/proc/timer_list",
-                                        "root/proc/latency_stats", "root/proc/sched_debug",
-                                        "root/proc/sysrq-trigger"};
+    static const char *const files[] = {"root/proc/kcore",       "root/proc/keys",
+                                        "root/proc/timer_list",  "root/proc/latency_stats",
+                                        "root/proc/sched_debug", "root/proc/sysrq-trigger"};
     static const char *const dirs[] = {"root/proc/acpi", "root/proc/scsi", "root/sys/firmware"};
     for (size_t i = 0; i < ARRAY_LEN(files); i++)
         if (mount("/dev/null", files[i], NULL, MS_BIND, NULL) < 0 && errno != ENOENT)
@@ -280,8 +290,8 @@ static void mask_kernel(void) {
         if (mount("empty", dirs[i], NULL, MS_BIND, NULL) < 0 && errno != ENOENT)
             fail("mask %s", dirs[i]);
     do_mount("root/proc/sys", "root/proc/sys", NULL, MS_BIND, NULL);
-    do_mount(NULL, "root/proc/sys", NULL,
-             MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+    do_mount(NULL, "root/proc/sys", NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC,
+             NULL);
 }
 
 static void mount_kernel(void) {
@@ -335,9 +345,20 @@ static _Noreturn void exec_agent(const struct setup *setup) {
     bool cgroup = setup->cgroup->box_fd >= 0;
     snprintf(expire, sizeof expire, "%lld", (long long)setup->expire_unix_ms);
     int agent = arrange_fds(setup);
-    const char *argv[] = {"sandlot-agent", "--id", setup->id, "--listen-fd", "3", "--ready-fd", "4",
-                          "--seccomp-fd", "6", "--expire-unix-ms", expire,
-                          cgroup ? "--cgroup-fd" : NULL, "5", NULL};
+    const char *argv[] = {"sandlot-agent",
+                          "--id",
+                          setup->id,
+                          "--listen-fd",
+                          "3",
+                          "--ready-fd",
+                          "4",
+                          "--seccomp-fd",
+                          "6",
+                          "--expire-unix-ms",
+                          expire,
+                          cgroup ? "--cgroup-fd" : NULL,
+                          "5",
+                          NULL};
     const char *sanitizer = getenv("ASAN_OPTIONS");
     char option[256] = "";
     snprintf(option, sizeof option, "ASAN_OPTIONS=%s", sanitizer ? sanitizer : "");

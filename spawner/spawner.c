@@ -57,8 +57,7 @@ struct spawner {
 /* epoll data: a pointer whose low bits say which fd of the thing it is. */
 enum source { SOURCE_BROKER, SOURCE_SIGNAL, SOURCE_BOX_SYNC, SOURCE_BOX_EXIT };
 
-static void watch(struct spawner *spawner, int fd, uint32_t events, const void *thing,
-                  enum source source) {
+static void watch(struct spawner *spawner, int fd, uint32_t events, const void *thing, enum source source) {
     struct epoll_event event = {.events = events, .data.u64 = (uint64_t)(uintptr_t)thing | source};
     if (epoll_ctl(spawner->epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0)
         epoll_ctl(spawner->epoll_fd, EPOLL_CTL_MOD, fd, &event);
@@ -109,8 +108,7 @@ static void flush_outgoing(struct spawner *spawner) {
     }
     if (spawner->broker_fd >= 0)
         watch(spawner, spawner->broker_fd,
-              EPOLLIN | (STAILQ_EMPTY(&spawner->outgoing) ? 0 : (uint32_t)EPOLLOUT), spawner,
-              SOURCE_BROKER);
+              EPOLLIN | (STAILQ_EMPTY(&spawner->outgoing) ? 0 : (uint32_t)EPOLLOUT), spawner, SOURCE_BROKER);
 }
 
 static void reply(struct spawner *spawner, enum spawner_reply_kind kind, uint32_t seq, const char *id,
@@ -167,8 +165,7 @@ static void settle(struct spawner *spawner, struct box *box) {
         HASH_DEL(spawner->boxes, box);
         box_destroy(box);
         return;
-    default:
-        return;
+    default: return;
     }
 }
 
@@ -226,7 +223,7 @@ static void do_destroy(struct spawner *spawner, const struct spawner_request *re
 
 static void do_list(struct spawner *spawner, const struct spawner_request *request) {
     struct box *box, *next;
-    HASH_ITER(hh, spawner->boxes, box, next) {
+    HASH_ITER (hh, spawner->boxes, box, next) {
         struct err err = {0};
         if (box->sm.state != BOX_RUNNING)
             err_set(&err, ERR_UNAVAILABLE, REASON(SANDBOX_UNREACHABLE), "%s", sm_state_name(&box->sm));
@@ -358,7 +355,7 @@ const char *const *spawner_notes(const struct spawner *spawner, size_t *ret_coun
 static void forget(struct spawner *spawner) {
     struct box *box, *next;
     spawner->host.epoll_fd = -1; /* shared with the parent after a fork: must not be changed */
-    HASH_ITER(hh, spawner->boxes, box, next) {
+    HASH_ITER (hh, spawner->boxes, box, next) {
         HASH_DEL(spawner->boxes, box);
         box_destroy(box);
     }
@@ -410,7 +407,7 @@ static bool on_broker_death(struct spawner *spawner, int status, int *ret_code) 
     spawner->broker_pid = 0;
     flush_outgoing(spawner); /* answers for a broker that is gone: dropped */
     struct box *box, *next;
-    HASH_ITER(hh, spawner->boxes, box, next) {
+    HASH_ITER (hh, spawner->boxes, box, next) {
         box->create_seq = 0;
         box->destroy_count = 0;
     }
@@ -420,8 +417,7 @@ static bool on_broker_death(struct spawner *spawner, int status, int *ret_code) 
     }
     uint64_t now = clock_monotonic_ms();
     bool was_stable = now - spawner->broker_started_ms > STABLE_MS;
-    unsigned wait = was_stable || !spawner->restart_wait_ms ? RESTART_FIRST_MS
-                                                            : spawner->restart_wait_ms * 2;
+    unsigned wait = was_stable || !spawner->restart_wait_ms ? RESTART_FIRST_MS : spawner->restart_wait_ms * 2;
     spawner->restart_wait_ms = wait > RESTART_MAX_MS ? RESTART_MAX_MS : wait;
     spawner->restart_due_ms = now + spawner->restart_wait_ms;
     log_error("spawner", "the broker died of signal %d; starting it again in %u ms", WTERMSIG(status),
@@ -448,7 +444,7 @@ static bool on_signal(struct spawner *spawner, int *ret_code) {
             continue;
         }
         struct box *box, *next;
-        HASH_ITER(hh, spawner->boxes, box, next)
+        HASH_ITER (hh, spawner->boxes, box, next)
             if (box->remover == pid) {
                 box_on_removed(box, status);
                 settle(spawner, box);
@@ -470,7 +466,7 @@ static int next_timeout(const struct spawner *spawner) {
 static void run_due(struct spawner *spawner) {
     uint64_t now = clock_monotonic_ms();
     struct box *box, *next;
-    HASH_ITER(hh, spawner->boxes, box, next)
+    HASH_ITER (hh, spawner->boxes, box, next)
         if (box->due_ms && box->due_ms <= now) {
             box_on_due(box);
             settle(spawner, box);

@@ -30,13 +30,12 @@ static int check_state(const struct lease *lease, const struct access_need *need
 }
 
 static int find_lease(const struct access *access, const struct access_need *need,
-                      const struct access_claim *claim, struct grant *grant,
-                      const struct lease **ret, struct err *err) {
+                      const struct access_claim *claim, struct grant *grant, const struct lease **ret,
+                      struct err *err) {
     if (claim->token_len == 0)
         return err_set(err, ERR_UNAUTHENTICATED, REASON(LEASE_MISSING),
                        "this method needs a lease: send the descriptor's token as metadata sandlot-lease");
-    if (!token_verify(access->keyring, claim->token, claim->token_len, grant->lease_id,
-                      grant->sandbox_id))
+    if (!token_verify(access->keyring, claim->token, claim->token_len, grant->lease_id, grant->sandbox_id))
         return err_set(err, ERR_UNAUTHENTICATED, REASON(LEASE_INVALID),
                        "the lease token is not one of this broker's");
     *ret = lease_find(access->leases, grant->sandbox_id, grant->lease_id);
@@ -59,9 +58,8 @@ static int check_rollout(const struct lease *lease, const struct access_claim *c
     return 0;
 }
 
-int authorize(const struct access *access, const struct access_need *need,
-              const struct access_claim *claim, struct grant *ret_grant,
-              const struct lease **ret_lease, struct err *err) {
+int authorize(const struct access *access, const struct access_need *need, const struct access_claim *claim,
+              struct grant *ret_grant, const struct lease **ret_lease, struct err *err) {
     *ret_grant = (struct grant){.identity = *claim->identity};
     *ret_lease = NULL;
     if (!*claim->identity->tenant)
@@ -70,8 +68,7 @@ int authorize(const struct access *access, const struct access_need *need,
     if (!need->lease)
         return 0;
     const struct lease *lease = NULL;
-    if (find_lease(access, need, claim, ret_grant, &lease, err) < 0 ||
-        check_rollout(lease, claim, err) < 0)
+    if (find_lease(access, need, claim, ret_grant, &lease, err) < 0 || check_rollout(lease, claim, err) < 0)
         return -1;
     ret_grant->scope = lease->scope;
     ret_grant->serialized = lease->kind == LEASE_SERIALIZED;

@@ -8,7 +8,7 @@
 
 /* What a method asks for; from its row of the method table. */
 struct access_need {
-    bool lease;            /* else an identity is enough */
+    bool lease; /* else an identity is enough */
     enum scope least;
     bool takes_serialized; /* Connect and Release */
     bool takes_ended;      /* Release: also a lease that is released already */
@@ -33,6 +33,5 @@ struct access {
 };
 
 /* *ret_lease is NULL when no lease was needed. */
-int authorize(const struct access *access, const struct access_need *need,
-              const struct access_claim *claim, struct grant *ret_grant,
-              const struct lease **ret_lease, struct err *err);
+int authorize(const struct access *access, const struct access_need *need, const struct access_claim *claim,
+              struct grant *ret_grant, const struct lease **ret_lease, struct err *err);

@@ -13,8 +13,8 @@ enum scope { SCOPE_NONE = 0, SCOPE_OBSERVE = 1, SCOPE_OPERATE = 2, SCOPE_OWNER =
 
 struct grant {
     struct identity identity;
-    enum scope scope;          /* SCOPE_NONE: no lease was needed */
-    char lease_id[ID_MAX];     /* empty with SCOPE_NONE */
+    enum scope scope;      /* SCOPE_NONE: no lease was needed */
+    char lease_id[ID_MAX]; /* empty with SCOPE_NONE */
     char sandbox_id[ID_MAX];
-    bool serialized;           /* the lease is in a lent descriptor: it only connects and releases */
+    bool serialized; /* the lease is in a lent descriptor: it only connects and releases */
 };

@@ -47,7 +47,7 @@ static int parse(const char *text, size_t len, struct keyring *ret, struct err *
     snprintf(ret->broker_id, sizeof ret->broker_id, "%s", broker_id);
     ret->count = 0;
     const cJSON *item;
-    cJSON_ArrayForEach(item, keys) {
+    cJSON_ArrayForEach (item, keys) {
         if (ret->count == KEYS_MAX)
             return err_set(err, ERR_INVALID_ARGUMENT, 0, "at most %d keys", KEYS_MAX);
         if (parse_key(item, &ret->keys[ret->count], err) < 0)
@@ -65,8 +65,8 @@ static int make(int state_fd, struct keyring *ret, struct err *err) {
     ret->count = 1;
     char hex[KEY_BYTES * 2 + 1];
     sodium_bin2hex(hex, sizeof hex, ret->keys[0].secret, KEY_BYTES);
-    AUTO_FREE char *text = xasprintf("{\"broker_id\": \"%s\",\n \"keys\": [{\"id\": \"k1\", \"secret\": \"%s\"}]}\n",
-                                     ret->broker_id, hex);
+    AUTO_FREE char *text = xasprintf(
+        "{\"broker_id\": \"%s\",\n \"keys\": [{\"id\": \"k1\", \"secret\": \"%s\"}]}\n", ret->broker_id, hex);
     AUTO_CLOSE int fd = openat(state_fd, "keys.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     size_t len = strlen(text);
     if (fd < 0 || write(fd, text, len) != (ssize_t)len || fsync(fd) < 0 ||

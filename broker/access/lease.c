@@ -46,7 +46,7 @@ const struct lease_group *lease_group_find(const struct lease_table *table, cons
 
 static struct lease *find_in(const struct lease_group *group, const char *lease_id) {
     struct lease *lease;
-    TAILQ_FOREACH(lease, &group->leases, link)
+    TAILQ_FOREACH (lease, &group->leases, link)
         if (strcmp(lease->id, lease_id) == 0)
             return lease;
     return NULL;
@@ -78,7 +78,7 @@ uint32_t lease_live_count(const struct lease_table *table, const char *sandbox_i
     const struct lease *lease;
     uint32_t count = 0;
     if (group)
-        TAILQ_FOREACH(lease, &group->leases, link)
+        TAILQ_FOREACH (lease, &group->leases, link)
             count += lease_state_now(lease) == LEASE_LIVE;
     return count;
 }
@@ -158,8 +158,7 @@ static void on_minted(void *arg, uint64_t revision, const struct err *err) {
     free(mint);
 }
 
-void lease_mint(struct lease_table *table, const struct lease_mint_opts *opts, lease_mint_cb cb,
-                void *arg) {
+void lease_mint(struct lease_table *table, const struct lease_mint_opts *opts, lease_mint_cb cb, void *arg) {
     const struct lease *parent = opts->parent;
     struct group *group = parent ? find_group(table, parent->group->sandbox_id)
                                  : get_group(table, opts->sandbox_id, opts->rollout_id);
@@ -227,7 +226,7 @@ static uint32_t end_tree(struct lease_group *group, const char *lease_id, enum l
                          struct store_txn *txn) {
     uint32_t count = 0;
     struct lease *lease;
-    TAILQ_FOREACH(lease, &group->leases, link) {
+    TAILQ_FOREACH (lease, &group->leases, link) {
         if (lease->state != LEASE_LIVE || !lease_descends(lease, lease_id))
             continue;
         bool itself = strcmp(lease->id, lease_id) == 0;
@@ -250,8 +249,7 @@ struct ending {
 static void on_ended(void *arg, uint64_t revision, const struct err *err) {
     (void)revision;
     struct ending *ending = arg;
-    uint32_t count = ending->count_live ? lease_live_count(ending->table, ending->sandbox_id)
-                                        : ending->ended;
+    uint32_t count = ending->count_live ? lease_live_count(ending->table, ending->sandbox_id) : ending->ended;
     ending->cb(ending->arg, count, err);
     free(ending);
 }
@@ -309,7 +307,7 @@ void lease_forget_sandbox(struct lease_table *table, const char *sandbox_id) {
         return;
     struct store_txn *txn = store_txn_create();
     struct lease *lease;
-    TAILQ_FOREACH(lease, &group->group.leases, link) {
+    TAILQ_FOREACH (lease, &group->group.leases, link) {
         char key[STORE_KEY_MAX];
         record_key(lease->id, key);
         store_txn_delete(txn, key, STORE_ANY);
@@ -358,7 +356,7 @@ struct lease_table *lease_table_create(uv_loop_t *loop, struct store *store) {
 static void on_look_closed(uv_handle_t *handle) {
     struct lease_table *table = CONTAINER_OF((uv_timer_t *)handle, struct lease_table, look);
     struct group *group, *next;
-    HASH_ITER(hh, table->groups, group, next)
+    HASH_ITER (hh, table->groups, group, next)
         free_group(table, group);
     free(table);
 }
@@ -406,7 +404,7 @@ static void on_record(void *arg, const char *key, uint64_t revision, const uint8
     lease->group = &group->group;
     /* Keys are random: keep the list by age. */
     struct lease *at;
-    TAILQ_FOREACH(at, &group->group.leases, link)
+    TAILQ_FOREACH (at, &group->group.leases, link)
         if (at->create_unix_ms > lease->create_unix_ms)
             break;
     if (at)

@@ -48,7 +48,7 @@ struct lease_watch {
 };
 
 struct lease_mint_opts {
-    const struct lease *parent; /* NULL: the creator's */
+    const struct lease *parent;          /* NULL: the creator's */
     const char *sandbox_id, *rollout_id; /* with no parent */
     enum scope scope;
     enum lease_kind kind;
@@ -69,8 +69,7 @@ void lease_table_load(struct lease_table *table, bool (*exists)(void *arg, const
 /* Asynchronous; frees itself. */
 void lease_table_close(struct lease_table *table);
 
-void lease_mint(struct lease_table *table, const struct lease_mint_opts *opts, lease_mint_cb cb,
-                void *arg);
+void lease_mint(struct lease_table *table, const struct lease_mint_opts *opts, lease_mint_cb cb, void *arg);
 /* Dead from now on; cb when that is on disk. count: leases of the sandbox that are still live.
  * A lease that ended before is fine. Leases minted from it end with it. */
 void lease_release(struct lease_table *table, const char *lease_id, lease_done_cb cb, void *arg);
@@ -79,8 +78,7 @@ void lease_revoke(struct lease_table *table, const char *lease_id, lease_done_cb
 /* The sandbox is gone. */
 void lease_forget_sandbox(struct lease_table *table, const char *sandbox_id);
 
-const struct lease *lease_find(const struct lease_table *table, const char *sandbox_id,
-                               const char *lease_id);
+const struct lease *lease_find(const struct lease_table *table, const char *sandbox_id, const char *lease_id);
 const struct lease_group *lease_group_find(const struct lease_table *table, const char *sandbox_id);
 uint32_t lease_live_count(const struct lease_table *table, const char *sandbox_id);
 /* With the clock applied. */

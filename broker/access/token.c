@@ -54,8 +54,8 @@ static bool parse_payload(const char *text, size_t len, char lease_id[ID_MAX], c
     return id_is_valid("le-", lease_id) && id_is_valid("sb-", sandbox_id);
 }
 
-bool token_verify(const struct keyring *keyring, const char *token, size_t len,
-                  char ret_lease_id[ID_MAX], char ret_sandbox_id[ID_MAX]) {
+bool token_verify(const struct keyring *keyring, const char *token, size_t len, char ret_lease_id[ID_MAX],
+                  char ret_sandbox_id[ID_MAX]) {
     const char *part[4];
     size_t part_len[4], decoded;
     uint8_t expected[MAC_BYTES], given[MAC_BYTES];
@@ -63,14 +63,15 @@ bool token_verify(const struct keyring *keyring, const char *token, size_t len,
     if (len >= TOKEN_MAX || !split(token, len, part, part_len))
         return false;
     const struct key *key = keyring_find(keyring, part[1], part_len[1]);
-    if (!key || sodium_base642bin(given, sizeof given, part[3], part_len[3], NULL, &decoded, NULL, BASE64) != 0 ||
+    if (!key ||
+        sodium_base642bin(given, sizeof given, part[3], part_len[3], NULL, &decoded, NULL, BASE64) != 0 ||
         decoded != sizeof given)
         return false;
     compute_mac(key, token, (size_t)(part[3] - token) - 1, expected);
     if (sodium_memcmp(expected, given, sizeof given) != 0)
         return false;
-    if (sodium_base642bin((uint8_t *)payload, sizeof payload, part[2], part_len[2], NULL, &decoded,
-                          NULL, BASE64) != 0)
+    if (sodium_base642bin((uint8_t *)payload, sizeof payload, part[2], part_len[2], NULL, &decoded, NULL,
+                          BASE64) != 0)
         return false;
     return parse_payload(payload, decoded, ret_lease_id, ret_sandbox_id);
 }

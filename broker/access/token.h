@@ -11,5 +11,5 @@
 void token_make(const struct keyring *keyring, const char *lease_id, const char *sandbox_id,
                 char ret_token[TOKEN_MAX]);
 /* False: not a token of this broker. Compares in constant time. */
-bool token_verify(const struct keyring *keyring, const char *token, size_t len,
-                  char ret_lease_id[ID_MAX], char ret_sandbox_id[ID_MAX]);
+bool token_verify(const struct keyring *keyring, const char *token, size_t len, char ret_lease_id[ID_MAX],
+                  char ret_sandbox_id[ID_MAX]);

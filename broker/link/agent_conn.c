@@ -68,8 +68,8 @@ void agent_conn_send(struct agent_conn *conn, const struct frame *frame) {
     submit(conn, write, FRAME_HEADER + frame->len);
 }
 
-void agent_conn_send_request(struct agent_conn *conn, uint32_t stream_id, uint8_t flags,
-                             const char *method, const ProtobufCMessage *message) {
+void agent_conn_send_request(struct agent_conn *conn, uint32_t stream_id, uint8_t flags, const char *method,
+                             const ProtobufCMessage *message) {
     Sandlot__Agent__V1__Request request = SANDLOT__AGENT__V1__REQUEST__INIT;
     request.method = (char *)(uintptr_t)method;
     request.payload.len = protobuf_c_message_get_packed_size(message);
@@ -78,8 +78,8 @@ void agent_conn_send_request(struct agent_conn *conn, uint32_t stream_id, uint8_
     request.payload.data = payload;
     size_t len = sandlot__agent__v1__request__get_packed_size(&request);
     struct pending_write *write = xcalloc(1, sizeof *write + FRAME_HEADER + len);
-    struct frame frame = {.stream_id = stream_id, .type = FRAME_REQUEST, .flags = flags,
-                          .len = (uint32_t)len};
+    struct frame frame = {
+        .stream_id = stream_id, .type = FRAME_REQUEST, .flags = flags, .len = (uint32_t)len};
     frame_encode_header(write->bytes, &frame);
     sandlot__agent__v1__request__pack(&request, write->bytes + FRAME_HEADER);
     submit(conn, write, FRAME_HEADER + len);
@@ -98,8 +98,7 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret) {
         *ret = uv_buf_init(NULL, 0);
         return;
     }
-    *ret = uv_buf_init((char *)conn->in.data + conn->in.len,
-                       (unsigned)(conn->in.capacity - conn->in.len));
+    *ret = uv_buf_init((char *)conn->in.data + conn->in.len, (unsigned)(conn->in.capacity - conn->in.len));
 }
 
 /* Frames that are there, until reading is paused or the connection ends. */
@@ -153,12 +152,12 @@ int agent_conn_parse_response(const struct frame *frame, const ProtobufCMessageD
     AUTO_ARENA struct arena *envelope_arena = NULL;
     struct err parse = {0};
     const Sandlot__Agent__V1__Response *response =
-        (void *)unpack(&sandlot__agent__v1__response__descriptor, frame->payload, frame->len,
-                       UNPACK_MAX, REASON(SANDBOX_UNREACHABLE), &envelope_arena, &parse);
+        (void *)unpack(&sandlot__agent__v1__response__descriptor, frame->payload, frame->len, UNPACK_MAX,
+                       REASON(SANDBOX_UNREACHABLE), &envelope_arena, &parse);
     if (response && response->code != 0) {
         bool known = response->code > 0 && response->code <= 16;
-        return err_set(err, known ? (enum err_code)response->code : ERR_UNAVAILABLE,
-                       response->reason, "%s", response->message);
+        return err_set(err, known ? (enum err_code)response->code : ERR_UNAVAILABLE, response->reason, "%s",
+                       response->message);
     }
     if (response && type)
         *ret = unpack(type, response->payload.data, response->payload.len, UNPACK_MAX,
@@ -171,8 +170,7 @@ int agent_conn_parse_response(const struct frame *frame, const ProtobufCMessageD
 
 /* ---- Life ---- */
 
-struct agent_conn *agent_conn_create(uv_loop_t *loop, int fd, const struct agent_conn_ops *ops,
-                                     void *arg) {
+struct agent_conn *agent_conn_create(uv_loop_t *loop, int fd, const struct agent_conn_ops *ops, void *arg) {
     struct agent_conn *conn = xcalloc(1, sizeof *conn);
     conn->ops = ops;
     conn->arg = arg;

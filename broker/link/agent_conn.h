@@ -22,16 +22,15 @@ struct agent_conn_ops {
 };
 
 /* Takes over the connected, non-blocking fd. */
-struct agent_conn *agent_conn_create(uv_loop_t *loop, int fd, const struct agent_conn_ops *ops,
-                                     void *arg);
+struct agent_conn *agent_conn_create(uv_loop_t *loop, int fd, const struct agent_conn_ops *ops, void *arg);
 /* No callback follows; frees itself. NULL is fine. */
 void agent_conn_close(struct agent_conn *conn);
 
 /* Copies the payload. */
 void agent_conn_send(struct agent_conn *conn, const struct frame *frame);
 /* A request frame {method, message}. */
-void agent_conn_send_request(struct agent_conn *conn, uint32_t stream_id, uint8_t flags,
-                             const char *method, const ProtobufCMessage *message);
+void agent_conn_send_request(struct agent_conn *conn, uint32_t stream_id, uint8_t flags, const char *method,
+                             const ProtobufCMessage *message);
 /* Bytes that the socket has not taken yet. */
 size_t agent_conn_backlog(const struct agent_conn *conn);
 void agent_conn_pause_reading(struct agent_conn *conn);

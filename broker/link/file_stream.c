@@ -35,8 +35,7 @@ static void on_hello(struct file_stream *stream, const struct frame *frame) {
         finish(stream, NULL, 0, &err);
         return;
     }
-    agent_conn_send_request(stream->conn, REQUEST_STREAM, FRAME_REMOTE_OPEN, stream->method,
-                            stream->request);
+    agent_conn_send_request(stream->conn, REQUEST_STREAM, FRAME_REMOTE_OPEN, stream->method, stream->request);
     protobuf_c_message_free_unpacked(stream->request, NULL);
     stream->request = NULL;
     if (stream->ops->ready)
@@ -48,8 +47,8 @@ static void on_response(struct file_stream *stream, const struct frame *frame) {
     struct err err = {0}, parse = {0};
     const Sandlot__Agent__V1__Response *response = NULL;
     if (agent_conn_parse_response(frame, NULL, NULL, NULL, &err) == 0)
-        response = (void *)unpack(&sandlot__agent__v1__response__descriptor, frame->payload,
-                                  frame->len, UNPACK_MAX, 0, &arena, &parse);
+        response = (void *)unpack(&sandlot__agent__v1__response__descriptor, frame->payload, frame->len,
+                                  UNPACK_MAX, 0, &arena, &parse);
     if (response)
         finish(stream, response->payload.data, response->payload.len, NULL);
     else
@@ -78,8 +77,7 @@ static void on_drained(void *arg) {
         stream->ops->drained(stream->arg);
 }
 
-static const struct agent_conn_ops conn_ops = {
-    .frame = on_frame, .lost = on_lost, .drained = on_drained};
+static const struct agent_conn_ops conn_ops = {.frame = on_frame, .lost = on_lost, .drained = on_drained};
 
 static ProtobufCMessage *copy_message(const ProtobufCMessage *message) {
     size_t len = protobuf_c_message_get_packed_size(message);
@@ -92,8 +90,8 @@ static ProtobufCMessage *copy_message(const ProtobufCMessage *message) {
 }
 
 struct file_stream *file_stream_create(uv_loop_t *loop, int fd, const char *method,
-                                       const ProtobufCMessage *request,
-                                       const struct file_stream_ops *ops, void *arg) {
+                                       const ProtobufCMessage *request, const struct file_stream_ops *ops,
+                                       void *arg) {
     struct file_stream *stream = xcalloc(1, sizeof *stream);
     stream->ops = ops;
     stream->arg = arg;
@@ -108,7 +106,9 @@ struct file_stream *file_stream_create(uv_loop_t *loop, int fd, const char *meth
 }
 
 void file_stream_write(struct file_stream *stream, const uint8_t *bytes, size_t len, bool last) {
-    struct frame frame = {.stream_id = REQUEST_STREAM, .type = FRAME_DATA, .len = (uint32_t)len,
+    struct frame frame = {.stream_id = REQUEST_STREAM,
+                          .type = FRAME_DATA,
+                          .len = (uint32_t)len,
                           .payload = bytes,
                           .flags = (uint8_t)((last ? FRAME_REMOTE_CLOSED : 0) | (len ? 0 : FRAME_NO_DATA))};
     agent_conn_send(stream->conn, &frame);

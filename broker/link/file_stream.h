@@ -26,8 +26,8 @@ struct file_stream_ops {
 
 /* Takes over the fd. The request is copied. */
 struct file_stream *file_stream_create(uv_loop_t *loop, int fd, const char *method,
-                                       const ProtobufCMessage *request,
-                                       const struct file_stream_ops *ops, void *arg);
+                                       const ProtobufCMessage *request, const struct file_stream_ops *ops,
+                                       void *arg);
 /* Copies the bytes. last: the writer is finished and wants it committed. */
 void file_stream_write(struct file_stream *stream, const uint8_t *bytes, size_t len, bool last);
 size_t file_stream_backlog(const struct file_stream *stream);

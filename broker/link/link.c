@@ -47,7 +47,7 @@ static void complete(struct link_call *call, const ProtobufCMessage *response, c
 
 static void complete_all(struct link *link, const struct err *err) {
     struct link_call *call, *next;
-    HASH_ITER(hh, link->calls, call, next)
+    HASH_ITER (hh, link->calls, call, next)
         complete(call, NULL, err);
 }
 
@@ -79,8 +79,7 @@ static const struct agent_conn_ops conn_ops = {.frame = on_frame, .lost = on_los
 static void on_timeout(uv_timer_t *timer) {
     struct link_call *call = CONTAINER_OF(timer, struct link_call, timer);
     struct err err;
-    err_set(&err, ERR_UNAVAILABLE, REASON(SANDBOX_UNREACHABLE),
-            "the sandbox's agent did not answer in time");
+    err_set(&err, ERR_UNAVAILABLE, REASON(SANDBOX_UNREACHABLE), "the sandbox's agent did not answer in time");
     complete(call, NULL, &err);
 }
 
@@ -118,8 +117,8 @@ static void on_hello(void *arg, const ProtobufCMessage *response, const struct e
     link->ops->ready(link->arg, err);
 }
 
-struct link *link_create(uv_loop_t *loop, int fd, const char *sandbox_id,
-                         const struct link_ops *ops, void *arg) {
+struct link *link_create(uv_loop_t *loop, int fd, const char *sandbox_id, const struct link_ops *ops,
+                         void *arg) {
     struct link *link = xcalloc(1, sizeof *link);
     link->loop = loop;
     link->ops = ops;
@@ -130,8 +129,8 @@ struct link *link_create(uv_loop_t *loop, int fd, const char *sandbox_id,
     Sandlot__Agent__V1__HelloRequest hello = SANDLOT__AGENT__V1__HELLO_REQUEST__INIT;
     hello.protocol = AGENT_PROTOCOL;
     hello.role = SANDLOT__AGENT__V1__HELLO_REQUEST__ROLE__ROLE_CONTROL;
-    link_call(link, "Hello", &hello.base, &sandlot__agent__v1__hello_response__descriptor,
-              HELLO_TIMEOUT_MS, on_hello, link);
+    link_call(link, "Hello", &hello.base, &sandlot__agent__v1__hello_response__descriptor, HELLO_TIMEOUT_MS,
+              on_hello, link);
     return link;
 }
 

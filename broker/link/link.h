@@ -22,8 +22,8 @@ struct link_ops {
 };
 
 /* Takes over the fd and says Hello. Ends as failed if the agent is not sandbox_id's. */
-struct link *link_create(uv_loop_t *loop, int fd, const char *sandbox_id,
-                         const struct link_ops *ops, void *arg);
+struct link *link_create(uv_loop_t *loop, int fd, const char *sandbox_id, const struct link_ops *ops,
+                         void *arg);
 /* Completes all calls with UNAVAILABLE, then no callback follows; frees itself. NULL is fine. */
 void link_close(struct link *link);
 

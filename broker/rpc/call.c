@@ -194,13 +194,14 @@ static const ProtobufCMessage *unpack_received(struct call *call, struct arena *
     } else {
         grpc_byte_buffer_reader reader;
         if (!grpc_byte_buffer_reader_init(&reader, buffer)) {
-            err_set(err, ERR_INVALID_ARGUMENT, REASON(MALFORMED_MESSAGE), "the message can't be decompressed");
+            err_set(err, ERR_INVALID_ARGUMENT, REASON(MALFORMED_MESSAGE),
+                    "the message can't be decompressed");
             grpc_byte_buffer_destroy(buffer);
             return NULL;
         }
         grpc_slice all = grpc_byte_buffer_reader_readall(&reader);
-        message = unpack(call->method->request, GRPC_SLICE_START_PTR(all), GRPC_SLICE_LENGTH(all),
-                         UNPACK_MAX, REASON(MALFORMED_MESSAGE), ret_arena, err);
+        message = unpack(call->method->request, GRPC_SLICE_START_PTR(all), GRPC_SLICE_LENGTH(all), UNPACK_MAX,
+                         REASON(MALFORMED_MESSAGE), ret_arena, err);
         grpc_slice_unref(all);
         grpc_byte_buffer_reader_destroy(&reader);
     }
@@ -300,7 +301,8 @@ static int let_in(struct call *call, struct err *err) {
         return 0;
     server_identify(call->server, call->peer, &identity);
     if (!(method->flags & METHOD_ANYTIME) && !server_is_open(call->server)) {
-        err_set(err, ERR_UNAVAILABLE, REASON(NOT_SERVING), "the broker is starting or shutting down; try again");
+        err_set(err, ERR_UNAVAILABLE, REASON(NOT_SERVING),
+                "the broker is starting or shutting down; try again");
         err->retry_delay_ms = 500;
         return -1;
     }

@@ -23,7 +23,8 @@ struct sandbox *find_leased_sandbox(struct call *call, const char *wanted_id) {
     struct registry *registry = call_context(call)->registry;
     const struct grant *grant = call_grant(call);
     if (*wanted_id && strcmp(wanted_id, grant->sandbox_id) != 0) {
-        err_set(&err, ERR_NOT_FOUND, REASON(SANDBOX_NOT_FOUND), "the lease is not for sandbox %.40s", wanted_id);
+        err_set(&err, ERR_NOT_FOUND, REASON(SANDBOX_NOT_FOUND), "the lease is not for sandbox %.40s",
+                wanted_id);
         call_fail(call, &err);
         return NULL;
     }

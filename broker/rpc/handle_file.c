@@ -65,7 +65,8 @@ static void on_upload_message(struct call *call, const ProtobufCMessage *message
         return;
     }
     if (!transfer || !is_chunk)
-        err_violation(&err, REASON(INVALID_REQUEST), "payload", "the first message is the target, all others chunks");
+        err_violation(&err, REASON(INVALID_REQUEST), "payload",
+                      "the first message is the target, all others chunks");
     else if (request->chunk.len > CHUNK_MAX)
         err_violation(&err, REASON(INVALID_REQUEST), "chunk", "at most %d bytes", CHUNK_MAX);
     if (err_is_set(&err))

@@ -254,11 +254,11 @@ void handle_list_leases(struct call *call) {
     const struct lease_group *group = call_lease(call)->group;
     const struct lease *lease;
     size_t count = 0, i = 0;
-    TAILQ_FOREACH(lease, &group->leases, link)
+    TAILQ_FOREACH (lease, &group->leases, link)
         count++;
     AUTO_FREE struct public_lease *leases = xcalloc(count, sizeof *leases);
     AUTO_FREE Sandlot__V1__Lease **list = xcalloc(count, sizeof *list);
-    TAILQ_FOREACH(lease, &group->leases, link) {
+    TAILQ_FOREACH (lease, &group->leases, link) {
         convert_lease(lease, &leases[i]);
         list[i] = &leases[i].message;
         i++;

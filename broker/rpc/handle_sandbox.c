@@ -125,8 +125,8 @@ void handle_create_sandbox(struct call *call) {
     creation->context = context;
     creation->holder = xstrdup(request->holder);
     creation->repeatable = *request->request_id != '\0';
-    if (registry_create_sandbox(context->registry, &call_grant(call)->identity, request,
-                                on_sandbox_created, creation, &sandbox, &err) < 0) {
+    if (registry_create_sandbox(context->registry, &call_grant(call)->identity, request, on_sandbox_created,
+                                creation, &sandbox, &err) < 0) {
         creation_free(creation);
         call_fail(call, &err);
         return;

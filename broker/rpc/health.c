@@ -43,8 +43,12 @@ bool health_is_serving(const struct health *health) {
 
 static bool is_known(const char *service) {
     static const char *const services[] = {
-        "", "sandlot.v1.SandboxService", "sandlot.v1.LeaseService", "sandlot.v1.ExecService",
-        "sandlot.v1.FileService", "sandlot.v1.BrokerService",
+        "",
+        "sandlot.v1.SandboxService",
+        "sandlot.v1.LeaseService",
+        "sandlot.v1.ExecService",
+        "sandlot.v1.FileService",
+        "sandlot.v1.BrokerService",
     };
     for (size_t i = 0; i < ARRAY_LEN(services); i++)
         if (strcmp(services[i], service) == 0)
@@ -96,7 +100,7 @@ void handle_health_watch(struct call *call) {
     watcher->call = call;
     watcher->known_service = is_known(request->service);
     watcher->told = STATUS(UNKNOWN);
-    watcher->current = !watcher->known_service        ? STATUS(SERVICE_UNKNOWN)
+    watcher->current = !watcher->known_service     ? STATUS(SERVICE_UNKNOWN)
                        : health_is_serving(health) ? STATUS(SERVING)
                                                    : STATUS(NOT_SERVING);
     LIST_INSERT_HEAD(&health->watchers, watcher, link);
@@ -107,7 +111,7 @@ void handle_health_watch(struct call *call) {
 void health_set_serving(struct health *health, bool serving) {
     struct watcher *watcher;
     atomic_store(&health->serving, serving);
-    LIST_FOREACH(watcher, &health->watchers, link)
+    LIST_FOREACH (watcher, &health->watchers, link)
         if (watcher->known_service) {
             watcher->current = serving ? STATUS(SERVING) : STATUS(NOT_SERVING);
             tell(watcher);

@@ -13,8 +13,10 @@
 #include "sandlot/v1/lease.pb-c.h"
 #include "sandlot/v1/sandbox.pb-c.h"
 
-#define NO_LEASE {.lease = false}
-#define LEASE(scope) {.lease = true, .least = scope}
+#define NO_LEASE \
+    { .lease = false }
+#define LEASE(scope) \
+    { .lease = true, .least = scope }
 
 static const struct method methods[] = {
     {"/sandlot.v1.SandboxService/CreateSandbox", METHOD_UNARY, 0, NO_LEASE,
@@ -28,12 +30,18 @@ static const struct method methods[] = {
 
     {"/sandlot.v1.LeaseService/Serialize", METHOD_UNARY, 0, LEASE(SCOPE_OBSERVE),
      &sandlot__v1__serialize_request__descriptor, handle_serialize},
-    {"/sandlot.v1.LeaseService/Connect", METHOD_UNARY, 0,
+    {"/sandlot.v1.LeaseService/Connect",
+     METHOD_UNARY,
+     0,
      {.lease = true, .least = SCOPE_OBSERVE, .takes_serialized = true},
-     &sandlot__v1__connect_request__descriptor, handle_connect},
-    {"/sandlot.v1.LeaseService/Release", METHOD_UNARY, METHOD_UNWATCHED,
+     &sandlot__v1__connect_request__descriptor,
+     handle_connect},
+    {"/sandlot.v1.LeaseService/Release",
+     METHOD_UNARY,
+     METHOD_UNWATCHED,
      {.lease = true, .least = SCOPE_OBSERVE, .takes_serialized = true, .takes_ended = true},
-     &sandlot__v1__release_request__descriptor, handle_release},
+     &sandlot__v1__release_request__descriptor,
+     handle_release},
     {"/sandlot.v1.LeaseService/ListLeases", METHOD_UNARY, 0, LEASE(SCOPE_OWNER),
      &sandlot__v1__list_leases_request__descriptor, handle_list_leases},
     {"/sandlot.v1.LeaseService/RevokeLease", METHOD_UNARY, METHOD_UNWATCHED, LEASE(SCOPE_OWNER),
@@ -50,8 +58,8 @@ static const struct method methods[] = {
     {"/sandlot.v1.BrokerService/GetBrokerInfo", METHOD_UNARY, METHOD_ANYTIME, NO_LEASE,
      &sandlot__v1__get_broker_info_request__descriptor, handle_get_broker_info},
 
-    {"/grpc.health.v1.Health/Check", METHOD_UNARY, METHOD_INLINE | METHOD_ANYTIME | METHOD_ANYBODY,
-     NO_LEASE, &grpc__health__v1__health_check_request__descriptor, handle_health_check},
+    {"/grpc.health.v1.Health/Check", METHOD_UNARY, METHOD_INLINE | METHOD_ANYTIME | METHOD_ANYBODY, NO_LEASE,
+     &grpc__health__v1__health_check_request__descriptor, handle_health_check},
     {"/grpc.health.v1.Health/Watch", METHOD_SERVER_STREAM, METHOD_ANYTIME | METHOD_ANYBODY, NO_LEASE,
      &grpc__health__v1__health_check_request__descriptor, handle_health_watch},
     {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", METHOD_BIDI,

@@ -40,8 +40,7 @@ static void deliver_ended(struct mail *mail) {
 static void *pump_main(void *arg) {
     struct pump *pump = arg;
     for (;;) {
-        grpc_event event =
-            grpc_completion_queue_next(pump->queue, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
+        grpc_event event = grpc_completion_queue_next(pump->queue, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
         if (event.type == GRPC_QUEUE_SHUTDOWN)
             break;
         struct pump_tag *tag = event.tag;

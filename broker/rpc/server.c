@@ -74,9 +74,8 @@ struct server {
 static void arm(struct server *server, struct armed *armed) {
     armed->call = call_create(server);
     grpc_completion_queue *queue = pump_queue(server->pump);
-    grpc_call_error rc =
-        grpc_server_request_call(server->grpc, &armed->call->call, &armed->call->details,
-                                 &armed->call->metadata, queue, queue, &armed->tag);
+    grpc_call_error rc = grpc_server_request_call(server->grpc, &armed->call->call, &armed->call->details,
+                                                  &armed->call->metadata, queue, queue, &armed->tag);
     if (rc != GRPC_CALL_OK) {
         call_destroy(armed->call);
         armed->call = NULL;
@@ -164,8 +163,7 @@ static void on_connection(uv_poll_t *poll, int status, int events) {
         if (fd < 0)
             return;
         fd = rotate_fd(server, fd);
-        if (fd < 0 || fd >= server->peer_count ||
-            getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0) {
+        if (fd < 0 || fd >= server->peer_count || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0) {
             log_warning("rpc", "a connection is refused: too many are open");
             if (fd >= 0)
                 close(fd);

@@ -37,8 +37,8 @@ static const char *reason_name(int reason) {
 static void add_error_info(struct details *details, const struct err *err) {
     Google__Rpc__ErrorInfo info = GOOGLE__RPC__ERROR_INFO__INIT;
     static char domain[] = "sandlot";
-    info.reason = (char *)(uintptr_t)reason_name(err->reason ? err->reason
-                                                             : SANDLOT__V1__ERROR_REASON__ERROR_REASON_INTERNAL);
+    info.reason = (char *)(uintptr_t)reason_name(
+        err->reason ? err->reason : SANDLOT__V1__ERROR_REASON__ERROR_REASON_INTERNAL);
     info.domain = domain;
     add(details, &info.base);
 }

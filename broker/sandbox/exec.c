@@ -39,7 +39,8 @@ static void check_command(const Sandlot__V1__ExecRequest *request, struct err *e
         else if (request->argv->args[0].len == 0)
             VIOLATION(err, "argv", "args[0] is empty");
         for (size_t i = 0; i < request->argv->n_args; i++)
-            if (request->argv->args[i].len && memchr(request->argv->args[i].data, 0, request->argv->args[i].len))
+            if (request->argv->args[i].len &&
+                memchr(request->argv->args[i].data, 0, request->argv->args[i].len))
                 VIOLATION(err, "argv", "args[%zu] has a NUL byte", i);
         break;
     case SANDLOT__V1__EXEC_REQUEST__COMMAND_SHELL:
@@ -126,8 +127,8 @@ static void send_kill(struct exec *exec) {
         return;
     Sandlot__Agent__V1__KillRequest request = SANDLOT__AGENT__V1__KILL_REQUEST__INIT;
     request.exec_id = exec->id;
-    link_call(exec->sandbox->link, "Kill", &request.base,
-              &sandlot__agent__v1__kill_response__descriptor, KILL_TIMEOUT_MS, on_killed, NULL);
+    link_call(exec->sandbox->link, "Kill", &request.base, &sandlot__agent__v1__kill_response__descriptor,
+              KILL_TIMEOUT_MS, on_killed, NULL);
 }
 
 /* ---- Back ---- */
@@ -207,8 +208,8 @@ void exec_abandon(struct exec *exec) {
     send_kill(exec);
 }
 
-int exec_start(struct sandbox *sandbox, const Sandlot__V1__ExecRequest *request, exec_done_cb cb,
-               void *arg, struct exec **ret, struct err *err) {
+int exec_start(struct sandbox *sandbox, const Sandlot__V1__ExecRequest *request, exec_done_cb cb, void *arg,
+               struct exec **ret, struct err *err) {
     static uint8_t shell[] = "/bin/sh", dash_c[] = "-c";
     uint64_t timeout_ms;
     if (check(request, &timeout_ms, err) < 0 || sandbox_check_ready(sandbox, err) < 0)
@@ -240,8 +241,8 @@ int exec_start(struct sandbox *sandbox, const Sandlot__V1__ExecRequest *request,
     run.stdin = request->stdin;
     run.max_stdout_bytes = request->max_stdout_bytes ? request->max_stdout_bytes : OUTPUT_DEFAULT;
     run.max_stderr_bytes = request->max_stderr_bytes ? request->max_stderr_bytes : OUTPUT_DEFAULT;
-    link_call(sandbox->link, "Run", &run.base, &sandlot__agent__v1__run_response__descriptor, 0,
-              on_run_done, exec);
+    link_call(sandbox->link, "Run", &run.base, &sandlot__agent__v1__run_response__descriptor, 0, on_run_done,
+              exec);
     *ret = exec;
     return 0;
 }

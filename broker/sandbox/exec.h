@@ -11,7 +11,7 @@ struct exec;
 typedef void (*exec_done_cb)(void *arg, const Sandlot__V1__ExecResponse *response, const struct err *err);
 
 /* The request is not kept. -1: nothing was started, cb is not called. */
-int exec_start(struct sandbox *sandbox, const Sandlot__V1__ExecRequest *request, exec_done_cb cb,
-               void *arg, struct exec **ret, struct err *err);
+int exec_start(struct sandbox *sandbox, const Sandlot__V1__ExecRequest *request, exec_done_cb cb, void *arg,
+               struct exec **ret, struct err *err);
 /* Nobody waits any more: the command's tree is killed at once. */
 void exec_abandon(struct exec *exec);

@@ -62,8 +62,8 @@ static void answer(struct sandbox_waiters *waiters, const struct err *err) {
 }
 
 static void set_last_error(struct sandbox *sandbox, const char *text) {
-    snprintf(sandbox->last_error, sizeof sandbox->last_error, "%.*s",
-             (int)sizeof sandbox->last_error - 1, text);
+    snprintf(sandbox->last_error, sizeof sandbox->last_error, "%.*s", (int)sizeof sandbox->last_error - 1,
+             text);
 }
 
 static enum store_durability durability(const struct sandbox *sandbox) {
@@ -104,8 +104,7 @@ static void free_later(struct sandbox *sandbox) {
 static void become_gone(struct sandbox *sandbox) {
     struct err gone;
     sm_move(&sandbox->sm, SANDBOX_GONE);
-    err_set(&gone, ERR_NOT_FOUND,
-            sandbox->expired ? REASON(SANDBOX_EXPIRED) : REASON(SANDBOX_DESTROYED),
+    err_set(&gone, ERR_NOT_FOUND, sandbox->expired ? REASON(SANDBOX_EXPIRED) : REASON(SANDBOX_DESTROYED),
             "sandbox %s %s", sandbox->id, sandbox->expired ? "expired" : "was destroyed");
     registry_on_gone(sandbox);
     answer(&sandbox->created, err_is_set(&sandbox->create_error) ? &sandbox->create_error : &gone);
@@ -154,10 +153,8 @@ static void on_stop_stored(void *arg, uint64_t revision, const struct err *err) 
 
 static void end_ops(struct sandbox *sandbox) {
     struct err err;
-    err_set(&err, ERR_NOT_FOUND,
-            sandbox->expired ? REASON(SANDBOX_EXPIRED) : REASON(SANDBOX_DESTROYED),
-            "sandbox %s %s while this ran", sandbox->id,
-            sandbox->expired ? "expired" : "was destroyed");
+    err_set(&err, ERR_NOT_FOUND, sandbox->expired ? REASON(SANDBOX_EXPIRED) : REASON(SANDBOX_DESTROYED),
+            "sandbox %s %s while this ran", sandbox->id, sandbox->expired ? "expired" : "was destroyed");
     while (!LIST_EMPTY(&sandbox->ops)) {
         struct sandbox_op *op = LIST_FIRST(&sandbox->ops);
         LIST_REMOVE(op, link);
@@ -301,8 +298,8 @@ static void send_file(struct preparation *preparation, int fd) {
         request.mode_presence_case = SANDLOT__AGENT__V1__UPLOAD_OPEN__MODE_PRESENCE_MODE;
         request.mode = file->mode;
     }
-    preparation->stream = file_stream_create(sandbox->registry->loop, fd, "Upload", &request.base,
-                                             &prepare_ops, preparation);
+    preparation->stream =
+        file_stream_create(sandbox->registry->loop, fd, "Upload", &request.base, &prepare_ops, preparation);
 }
 
 static void on_prepare_stream(void *arg, int fd, const struct err *err) {
@@ -348,8 +345,7 @@ static void prepare_next(struct sandbox *sandbox) {
         sandbox->next_file = 1;
     if (sandbox->next_file > sandbox->spec->n_files) {
         drop_files(sandbox);
-        store_state(sandbox, SANDLOT__STORE__V1__SANDBOX_RECORD__STATE__STATE_RUNNING,
-                    on_running_stored);
+        store_state(sandbox, SANDLOT__STORE__V1__SANDBOX_RECORD__STATE__STATE_RUNNING, on_running_stored);
         return;
     }
     sandbox->provider->ops->open_stream(sandbox->provider, sandbox->id, on_prepare_stream, sandbox);
@@ -427,8 +423,7 @@ static void reconnect(struct sandbox *sandbox) {
     struct reconnection *reconnection = xcalloc(1, sizeof *reconnection);
     reconnection->registry = sandbox->registry;
     snprintf(reconnection->id, sizeof reconnection->id, "%s", sandbox->id);
-    sandbox->provider->ops->open_stream(sandbox->provider, sandbox->id, on_reconnect_stream,
-                                        reconnection);
+    sandbox->provider->ops->open_stream(sandbox->provider, sandbox->id, on_reconnect_stream, reconnection);
 }
 
 void lifecycle_fail(struct sandbox *sandbox, const char *why) {

@@ -40,8 +40,7 @@ Sandlot__V1__CreateSandboxRequest *record_copy_spec(const Sandlot__V1__CreateSan
     size_t len = sandlot__v1__create_sandbox_request__get_packed_size(spec);
     AUTO_FREE uint8_t *bytes = xcalloc(1, len);
     sandlot__v1__create_sandbox_request__pack(spec, bytes);
-    Sandlot__V1__CreateSandboxRequest *copy =
-        sandlot__v1__create_sandbox_request__unpack(NULL, len, bytes);
+    Sandlot__V1__CreateSandboxRequest *copy = sandlot__v1__create_sandbox_request__unpack(NULL, len, bytes);
     if (!copy)
         abort();
     return copy;

@@ -26,8 +26,7 @@ struct tombstone {
     UT_hash_handle hh;
 };
 
-struct registry *registry_create(uv_loop_t *loop, struct store *store,
-                                 const struct registry_limits *limits,
+struct registry *registry_create(uv_loop_t *loop, struct store *store, const struct registry_limits *limits,
                                  const struct registry_ops *ops, void *arg) {
     struct registry *registry = xcalloc(1, sizeof *registry);
     registry->loop = loop;
@@ -62,7 +61,7 @@ void registry_destroy(struct registry *registry) {
     if (!registry)
         return;
     struct tombstone *tombstone, *next;
-    HASH_ITER(hh, registry->tombstones, tombstone, next)
+    HASH_ITER (hh, registry->tombstones, tombstone, next)
         tombstone_drop(registry, tombstone);
     free(registry);
 }
@@ -104,14 +103,13 @@ static int compare_ids(const void *a, const void *b) {
     return strcmp((*left)->id, (*right)->id);
 }
 
-size_t registry_list(struct registry *registry, const char *tenant, const char *rollout_id,
-                     const char *after, struct sandbox **ret, size_t max) {
+size_t registry_list(struct registry *registry, const char *tenant, const char *rollout_id, const char *after,
+                     struct sandbox **ret, size_t max) {
     AUTO_FREE struct sandbox **all = xcalloc(registry->count + 1, sizeof *all);
     size_t count = 0;
     for (struct sandbox *sandbox = registry->sandboxes; sandbox; sandbox = sandbox->hh.next)
         if ((!tenant || strcmp(tenant, sandbox->tenant) == 0) &&
-            (!*rollout_id || strcmp(rollout_id, sandbox->rollout_id) == 0) &&
-            strcmp(sandbox->id, after) > 0)
+            (!*rollout_id || strcmp(rollout_id, sandbox->rollout_id) == 0) && strcmp(sandbox->id, after) > 0)
             all[count++] = sandbox;
     qsort(all, count, sizeof *all, compare_ids);
     if (count > max)
@@ -149,8 +147,7 @@ static bool has_image(struct provider *provider, const char *name) {
     return false;
 }
 
-static struct sandbox *find_request(struct registry *registry, const char *tenant,
-                                    const char *request_id) {
+static struct sandbox *find_request(struct registry *registry, const char *tenant, const char *request_id) {
     for (struct sandbox *sandbox = registry->sandboxes; sandbox; sandbox = sandbox->hh.next)
         if (*request_id && strcmp(sandbox->request_id, request_id) == 0 &&
             strcmp(sandbox->tenant, tenant) == 0)
@@ -274,7 +271,7 @@ int registry_create_sandbox(struct registry *registry, const struct identity *id
 bool registry_abandon_create(struct registry *registry, struct sandbox *sandbox, void *arg) {
     (void)registry;
     struct sandbox_waiter *waiter;
-    STAILQ_FOREACH(waiter, &sandbox->created, link)
+    STAILQ_FOREACH (waiter, &sandbox->created, link)
         if (waiter->arg == arg)
             break;
     if (!waiter)
@@ -289,8 +286,7 @@ bool registry_abandon_create(struct registry *registry, struct sandbox *sandbox,
 
 /* ---- End ---- */
 
-void registry_destroy_sandbox(struct registry *registry, struct sandbox *sandbox, sandbox_cb cb,
-                              void *arg) {
+void registry_destroy_sandbox(struct registry *registry, struct sandbox *sandbox, sandbox_cb cb, void *arg) {
     (void)registry;
     add_waiter(&sandbox->destroyed, cb, arg);
     lifecycle_stop(sandbox, false);
@@ -298,7 +294,7 @@ void registry_destroy_sandbox(struct registry *registry, struct sandbox *sandbox
 
 static void finish_shutdown(struct registry *registry) {
     struct sandbox *sandbox, *next;
-    HASH_ITER(hh, registry->sandboxes, sandbox, next) {
+    HASH_ITER (hh, registry->sandboxes, sandbox, next) {
         HASH_DEL(registry->sandboxes, sandbox);
         lifecycle_detach(sandbox);
     }
@@ -327,7 +323,7 @@ void registry_shutdown(struct registry *registry, bool destroy, void (*cb)(void 
         return;
     }
     struct sandbox *sandbox, *next;
-    HASH_ITER(hh, registry->sandboxes, sandbox, next)
+    HASH_ITER (hh, registry->sandboxes, sandbox, next)
         lifecycle_stop(sandbox, false);
 }
 
@@ -373,8 +369,7 @@ static void restore_one(struct load *load, struct registry *registry,
                         const Sandlot__Store__V1__SandboxRecord *record) {
     struct provider *provider = find_provider(registry, record->provider);
     if (!provider || !record->spec || !id_is_valid("sb-", record->id)) {
-        log_error("registry", "id=%s of unknown provider \"%s\" is left alone", record->id,
-                  record->provider);
+        log_error("registry", "id=%s of unknown provider \"%s\" is left alone", record->id, record->provider);
         return;
     }
     struct sandbox *sandbox = lifecycle_new(registry, record->id, SANDBOX_STARTING);
@@ -401,8 +396,8 @@ static void on_record(void *arg, const char *key, uint64_t revision, const uint8
     struct err err = {0};
     AUTO_ARENA struct arena *arena = NULL;
     const Sandlot__Store__V1__SandboxRecord *record =
-        (void *)unpack(&sandlot__store__v1__sandbox_record__descriptor, value, len,
-                       RECORD_MEMORY_MAX, REASON(INTERNAL), &arena, &err);
+        (void *)unpack(&sandlot__store__v1__sandbox_record__descriptor, value, len, RECORD_MEMORY_MAX,
+                       REASON(INTERNAL), &arena, &err);
     if (record)
         restore_one(load, load->registry, record);
     else

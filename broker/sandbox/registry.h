@@ -25,8 +25,7 @@ struct registry_ops {
 /* What is known about an id that a lease names. */
 enum sandbox_presence { PRESENCE_LIVE, PRESENCE_UNKNOWN, PRESENCE_DESTROYED, PRESENCE_EXPIRED };
 
-struct registry *registry_create(uv_loop_t *loop, struct store *store,
-                                 const struct registry_limits *limits,
+struct registry *registry_create(uv_loop_t *loop, struct store *store, const struct registry_limits *limits,
                                  const struct registry_ops *ops, void *arg);
 /* The first one added is the default. */
 void registry_add_provider(struct registry *registry, struct provider *provider);
@@ -46,8 +45,7 @@ int registry_create_sandbox(struct registry *registry, const struct identity *id
 bool registry_abandon_create(struct registry *registry, struct sandbox *sandbox, void *arg);
 
 /* Refuses new work at once, ends what runs with SANDBOX_DESTROYED, then tears down. */
-void registry_destroy_sandbox(struct registry *registry, struct sandbox *sandbox, sandbox_cb cb,
-                              void *arg);
+void registry_destroy_sandbox(struct registry *registry, struct sandbox *sandbox, sandbox_cb cb, void *arg);
 
 struct sandbox *registry_find(struct registry *registry, const char *id);
 enum sandbox_presence registry_presence(struct registry *registry, const char *id);
@@ -55,8 +53,8 @@ size_t registry_count(const struct registry *registry);
 const struct registry_limits *registry_get_limits(const struct registry *registry);
 struct provider *registry_provider(const struct registry *registry, size_t index); /* NULL: no more */
 /* Sorted by id, after `after`; returns how many were stored. */
-size_t registry_list(struct registry *registry, const char *tenant, const char *rollout_id,
-                     const char *after, struct sandbox **ret, size_t max);
+size_t registry_list(struct registry *registry, const char *tenant, const char *rollout_id, const char *after,
+                     struct sandbox **ret, size_t max);
 
 /* The provider's event. */
 void registry_on_exited(struct registry *registry, const char *id);

@@ -30,8 +30,7 @@ int sandbox_check_ready(const struct sandbox *sandbox, struct err *err) {
     default:
         return err_set(err, ERR_NOT_FOUND,
                        sandbox->expired ? REASON(SANDBOX_EXPIRED) : REASON(SANDBOX_DESTROYED),
-                       "sandbox %s %s", sandbox->id,
-                       sandbox->expired ? "has expired" : "is being destroyed");
+                       "sandbox %s %s", sandbox->id, sandbox->expired ? "has expired" : "is being destroyed");
     }
 }
 
@@ -49,8 +48,7 @@ void sandbox_remove_op(struct sandbox_op *op) {
     LIST_REMOVE(op, link);
 }
 
-char *sandbox_resolve_path(const struct sandbox *sandbox, const uint8_t *path, size_t len,
-                           size_t *ret_len) {
+char *sandbox_resolve_path(const struct sandbox *sandbox, const uint8_t *path, size_t len, size_t *ret_len) {
     if (len > 0 && path[0] == '/') {
         *ret_len = len;
         return xmemdup(path, len);
@@ -72,9 +70,8 @@ Sandlot__V1__SandboxState sandbox_public_state(const struct sandbox *sandbox) {
     case SANDBOX_STARTING:
     case SANDBOX_PREPARING: return SANDLOT__V1__SANDBOX_STATE__SANDBOX_STATE_STARTING;
     case SANDBOX_RUNNING:
-        return clock_unix_ms() < sandbox->expire_unix_ms
-                   ? SANDLOT__V1__SANDBOX_STATE__SANDBOX_STATE_RUNNING
-                   : SANDLOT__V1__SANDBOX_STATE__SANDBOX_STATE_STOPPED;
+        return clock_unix_ms() < sandbox->expire_unix_ms ? SANDLOT__V1__SANDBOX_STATE__SANDBOX_STATE_RUNNING
+                                                         : SANDLOT__V1__SANDBOX_STATE__SANDBOX_STATE_STOPPED;
     case SANDBOX_FAILED: return SANDLOT__V1__SANDBOX_STATE__SANDBOX_STATE_ERROR;
     default: return SANDLOT__V1__SANDBOX_STATE__SANDBOX_STATE_STOPPED;
     }

@@ -93,6 +93,5 @@ void sandbox_remove_op(struct sandbox_op *op);
 /* An agent that is gone because its sandbox's time was up: then that is the error. */
 void sandbox_explain(const struct sandbox *sandbox, struct err *err);
 /* Makes a path absolute by the workdir; malloc'd, *ret_len without the NUL. */
-char *sandbox_resolve_path(const struct sandbox *sandbox, const uint8_t *path, size_t len,
-                           size_t *ret_len);
+char *sandbox_resolve_path(const struct sandbox *sandbox, const uint8_t *path, size_t len, size_t *ret_len);
 Sandlot__V1__SandboxState sandbox_public_state(const struct sandbox *sandbox);

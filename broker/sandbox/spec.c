@@ -60,8 +60,8 @@ static void check_expiration(const Sandlot__V1__CreateSandboxRequest *request,
     }
 }
 
-static void check_resources(const Sandlot__V1__Resources *resources,
-                            const struct registry_limits *limits, struct err *err) {
+static void check_resources(const Sandlot__V1__Resources *resources, const struct registry_limits *limits,
+                            struct err *err) {
     if (!resources)
         return;
     if (resources->memory_bytes &&
@@ -167,8 +167,8 @@ void spec_fill_defaults(Sandlot__V1__CreateSandboxRequest *spec, const struct re
         spec->layer = SANDLOT__V1__LAYER__LAYER_MEMORY;
 }
 
-int64_t spec_expiry(const Sandlot__V1__CreateSandboxRequest *request,
-                    const struct registry_limits *limits, int64_t now_unix_ms) {
+int64_t spec_expiry(const Sandlot__V1__CreateSandboxRequest *request, const struct registry_limits *limits,
+                    int64_t now_unix_ms) {
     uint64_t ms;
     if (request->expiration_case == SANDLOT__V1__CREATE_SANDBOX_REQUEST__EXPIRATION_EXPIRE_TIME)
         return request->expire_time->seconds * 1000 + request->expire_time->nanos / 1000000;

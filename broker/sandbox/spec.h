@@ -9,8 +9,8 @@ int spec_check(const Sandlot__V1__CreateSandboxRequest *request, const struct re
 /* In a heap copy of a checked request. */
 void spec_fill_defaults(Sandlot__V1__CreateSandboxRequest *spec, const struct registry_limits *limits);
 /* When it expires, by the request or the default. */
-int64_t spec_expiry(const Sandlot__V1__CreateSandboxRequest *request,
-                    const struct registry_limits *limits, int64_t now_unix_ms);
+int64_t spec_expiry(const Sandlot__V1__CreateSandboxRequest *request, const struct registry_limits *limits,
+                    int64_t now_unix_ms);
 /* A positive duration in milliseconds, at most max_ms; false if it is not one. */
 bool spec_duration_ms(const Google__Protobuf__Duration *duration, uint64_t max_ms, uint64_t *ret);
 /* Names and values of an environment map; false: *ret_why says what is wrong. */

@@ -150,16 +150,15 @@ static void on_stream(void *arg, int fd, const struct err *err) {
     } else if (err) {
         finish(transfer, 0, err);
     } else {
-        transfer->stream = file_stream_create(transfer->loop, fd, transfer->method,
-                                              (const ProtobufCMessage *)&transfer->request,
-                                              &stream_ops, transfer);
+        transfer->stream =
+            file_stream_create(transfer->loop, fd, transfer->method,
+                               (const ProtobufCMessage *)&transfer->request, &stream_ops, transfer);
     }
 }
 
 static int check_path(const ProtobufCBinaryData *path, struct err *err) {
     if (path->len == 0 || path->len >= 4096 || memchr(path->data, 0, path->len))
-        return err_violation(err, REASON(INVALID_REQUEST), "path",
-                             "must be 1 to 4095 bytes without NUL");
+        return err_violation(err, REASON(INVALID_REQUEST), "path", "must be 1 to 4095 bytes without NUL");
     return 0;
 }
 

@@ -68,8 +68,8 @@ static int prepare_schema(const struct database *db, struct err *err) {
 
 static int prepare_statements(struct database *db, struct err *err) {
     for (int i = 0; i < STATEMENT_MAX; i++)
-        if (sqlite3_prepare_v3(db->sqlite, statements[i], -1, SQLITE_PREPARE_PERSISTENT,
-                               &db->prepared[i], NULL) != SQLITE_OK)
+        if (sqlite3_prepare_v3(db->sqlite, statements[i], -1, SQLITE_PREPARE_PERSISTENT, &db->prepared[i],
+                               NULL) != SQLITE_OK)
             return failed(db, "prepare", err);
     sqlite3_stmt *last = db->prepared[LAST_REVISION];
     if (sqlite3_step(last) != SQLITE_ROW)
@@ -108,8 +108,8 @@ void database_close(struct database *db) {
 
 int database_begin(struct database *db, enum store_durability durability, struct err *err) {
     if (db->synchronous != (int)durability &&
-        run(db, durability == STORE_DISK ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL",
-            err) < 0)
+        run(db, durability == STORE_DISK ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL", err) <
+            0)
         return -1;
     db->synchronous = (int)durability;
     return run(db, "BEGIN IMMEDIATE", err);
@@ -137,8 +137,8 @@ static int apply_one(struct database *db, const struct write_op *op, struct err 
         if (current_revision(db, op->key, &found, err) < 0)
             return -1;
         if (found != op->if_revision)
-            return err_set(err, ERR_ABORTED, REASON(STORE_UNAVAILABLE),
-                           "registry: %s has changed meanwhile", op->key);
+            return err_set(err, ERR_ABORTED, REASON(STORE_UNAVAILABLE), "registry: %s has changed meanwhile",
+                           op->key);
     }
     sqlite3_stmt *statement = db->prepared[op->value ? INSERT : DELETE];
     sqlite3_bind_text(statement, 1, op->key, -1, SQLITE_STATIC);
@@ -152,8 +152,8 @@ static int apply_one(struct database *db, const struct write_op *op, struct err 
     return rc == SQLITE_DONE ? 0 : failed(db, "write", err);
 }
 
-int database_apply(struct database *db, const struct write_op *ops, size_t count,
-                   uint64_t *ret_revision, struct err *err) {
+int database_apply(struct database *db, const struct write_op *ops, size_t count, uint64_t *ret_revision,
+                   struct err *err) {
     if (run(db, "SAVEPOINT txn", err) < 0)
         return -1;
     db->revision++;
@@ -166,17 +166,15 @@ int database_apply(struct database *db, const struct write_op *ops, size_t count
     return run(db, "RELEASE txn", err);
 }
 
-int database_list(struct database *db, const char *prefix, store_item_cb item, void *arg,
-                  struct err *err) {
+int database_list(struct database *db, const char *prefix, store_item_cb item, void *arg, struct err *err) {
     sqlite3_stmt *list = db->prepared[LIST];
     AUTO_FREE char *end = xasprintf("%s\x7f", prefix);
     sqlite3_bind_text(list, 1, prefix, -1, SQLITE_STATIC);
     sqlite3_bind_text(list, 2, end, -1, SQLITE_STATIC);
     int rc;
     while ((rc = sqlite3_step(list)) == SQLITE_ROW)
-        item(arg, (const char *)sqlite3_column_text(list, 0),
-             (uint64_t)sqlite3_column_int64(list, 1), sqlite3_column_blob(list, 2),
-             (size_t)sqlite3_column_bytes(list, 2));
+        item(arg, (const char *)sqlite3_column_text(list, 0), (uint64_t)sqlite3_column_int64(list, 1),
+             sqlite3_column_blob(list, 2), (size_t)sqlite3_column_bytes(list, 2));
     sqlite3_reset(list);
     return rc == SQLITE_DONE ? 0 : failed(db, "list", err);
 }

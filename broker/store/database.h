@@ -19,7 +19,6 @@ void database_close(struct database *db);
 int database_begin(struct database *db, enum store_durability durability, struct err *err);
 int database_end(struct database *db, struct err *err);
 /* Inside begin/end: all operations or none. */
-int database_apply(struct database *db, const struct write_op *ops, size_t count,
-                   uint64_t *ret_revision, struct err *err);
-int database_list(struct database *db, const char *prefix, store_item_cb item, void *arg,
-                  struct err *err);
+int database_apply(struct database *db, const struct write_op *ops, size_t count, uint64_t *ret_revision,
+                   struct err *err);
+int database_list(struct database *db, const char *prefix, store_item_cb item, void *arg, struct err *err);

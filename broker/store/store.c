@@ -101,8 +101,7 @@ static void txn_destroy(struct store_txn *txn) {
 
 /* ---- The store thread ---- */
 
-static void collect_item(void *arg, const char *key, uint64_t revision, const uint8_t *value,
-                         size_t len) {
+static void collect_item(void *arg, const char *key, uint64_t revision, const uint8_t *value, size_t len) {
     struct job *job = arg;
     if (job->item_count == job->item_capacity) {
         job->item_capacity = job->item_capacity ? job->item_capacity * 2 : 64;
@@ -129,11 +128,11 @@ static void commit_group(struct store *store, struct job_list *group) {
     enum store_durability durability = STORE_BOOT;
     struct err group_err = {0};
     struct job *job;
-    STAILQ_FOREACH(job, group, link)
+    STAILQ_FOREACH (job, group, link)
         if (job->durability == STORE_DISK)
             durability = STORE_DISK;
     if (database_begin(store->db, durability, &group_err) == 0) {
-        STAILQ_FOREACH(job, group, link)
+        STAILQ_FOREACH (job, group, link)
             database_apply(store->db, job->txn->ops, job->txn->count, &job->revision, &job->err);
         database_end(store->db, &group_err);
     }
@@ -241,8 +240,7 @@ void store_commit(struct store *store, struct store_txn *txn, enum store_durabil
     submit(store, job);
 }
 
-void store_list(struct store *store, const char *prefix, store_item_cb item, store_list_cb done,
-                void *arg) {
+void store_list(struct store *store, const char *prefix, store_item_cb item, store_list_cb done, void *arg) {
     struct job *job = xcalloc(1, sizeof *job);
     job->kind = JOB_LIST;
     strncpy(job->prefix, prefix, sizeof job->prefix - 1);

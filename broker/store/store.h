@@ -46,5 +46,4 @@ void store_commit(struct store *store, struct store_txn *txn, enum store_durabil
                   store_commit_cb cb, void *arg);
 
 /* All keys that start with the prefix, as of now; `done` comes last. */
-void store_list(struct store *store, const char *prefix, store_item_cb item, store_list_cb done,
-                void *arg);
+void store_list(struct store *store, const char *prefix, store_item_cb item, store_list_cb done, void *arg);

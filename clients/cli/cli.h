@@ -49,8 +49,8 @@ struct option_spec {
 
 /* Walks argv like getopt, globals included. Stops at "--" or, with stop_early, at the first word that
  * is no option. Returns the letter, 0 at the end (*index: first remaining word), -1 after an error. */
-int next_option(struct globals *globals, const struct option_spec *specs, int argc, char **argv,
-                int *index, const char **ret_value);
+int next_option(struct globals *globals, const struct option_spec *specs, int argc, char **argv, int *index,
+                const char **ret_value);
 int usage_error(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Prints the error; returns EXIT_SANDLOT. */
 int report(const struct sandlot_error *err);
@@ -59,7 +59,7 @@ int parse_seconds(const char *command, const char *option, const char *text, dou
 
 /* ---- Files and handles ---- */
 
-char *read_file(const char *path);                          /* malloc'd; NULL: message printed */
+char *read_file(const char *path);                             /* malloc'd; NULL: message printed */
 int write_file_atomically(const char *path, const char *text); /* mode 0600; -1: message printed */
 /* A client for the address, or the default one. */
 int open_client(const struct globals *globals, struct sandlot_client **ret);

@@ -26,8 +26,8 @@ static void draw_bar(void *arg, uint64_t done, uint64_t total) {
         return;
     arguments->shown = now;
     int filled = now * BAR_WIDTH / 1000;
-    fprintf(stderr, "\r[%.*s%*s] %3d %%  %.1f MiB", filled, "##############################", BAR_WIDTH - filled,
-            "", now / 10, (double)done / 1048576.0);
+    fprintf(stderr, "\r[%.*s%*s] %3d %%  %.1f MiB", filled, "##############################",
+            BAR_WIDTH - filled, "", now / 10, (double)done / 1048576.0);
 }
 
 static const char *base_name(const char *path) {
@@ -90,7 +90,8 @@ static void take_local_mode(struct copy_arguments *arguments) {
 }
 
 int command_cp(struct globals *globals, int argc, char **argv) {
-    static const struct option_spec specs[] = {{'s', "sandbox", true}, {LONG_MODE, "mode", true}, {0, NULL, false}};
+    static const struct option_spec specs[] = {
+        {'s', "sandbox", true}, {LONG_MODE, "mode", true}, {0, NULL, false}};
     struct copy_arguments arguments = {.shown = -1};
     const char *words[2] = {NULL, NULL}, *value;
     int index = 1, count = 0;

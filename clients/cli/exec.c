@@ -36,11 +36,13 @@ static void print_result_json(const struct sandlot_exec_result *result) {
         printf("null");
     printf(", \"message\": ");
     json_string(result->message);
-    printf(", \"timed_out\": %s, \"output_held_open\": %s, \"stdout_truncated\": %s, \"stderr_truncated\": %s",
-           result->timed_out ? "true" : "false", result->output_held_open ? "true" : "false",
-           result->stdout_truncated ? "true" : "false", result->stderr_truncated ? "true" : "false");
+    printf(
+        ", \"timed_out\": %s, \"output_held_open\": %s, \"stdout_truncated\": %s, \"stderr_truncated\": %s",
+        result->timed_out ? "true" : "false", result->output_held_open ? "true" : "false",
+        result->stdout_truncated ? "true" : "false", result->stderr_truncated ? "true" : "false");
     printf(", \"stdout_total_bytes\": %llu, \"stderr_total_bytes\": %llu, \"duration\": %.6f",
-           (unsigned long long)result->stdout_total, (unsigned long long)result->stderr_total, result->duration);
+           (unsigned long long)result->stdout_total, (unsigned long long)result->stderr_total,
+           result->duration);
     printf(", \"stdout\": ");
     json_string(result->stdout_data);
     printf(", \"stderr\": ");
@@ -49,7 +51,8 @@ static void print_result_json(const struct sandlot_exec_result *result) {
 }
 
 static void print_cut(const char *name, uint64_t total, size_t shown) {
-    fprintf(stderr, "sandlot: %s was cut: %zu of %llu bytes are shown\n", name, shown, (unsigned long long)total);
+    fprintf(stderr, "sandlot: %s was cut: %zu of %llu bytes are shown\n", name, shown,
+            (unsigned long long)total);
 }
 
 static void print_result(const struct sandlot_exec_result *result) {
@@ -112,9 +115,8 @@ static int take_option(struct exec_arguments *arguments, int letter, const char 
 
 int command_exec(struct globals *globals, int argc, char **argv) {
     static const struct option_spec specs[] = {
-        {'s', "sandbox", true}, {'w', "workdir", true},    {'u', "user", true},
-        {'e', "env", true},     {'i', "interactive", false}, {LONG_TIMEOUT, "timeout", true},
-        {0, NULL, false},
+        {'s', "sandbox", true},      {'w', "workdir", true},          {'u', "user", true}, {'e', "env", true},
+        {'i', "interactive", false}, {LONG_TIMEOUT, "timeout", true}, {0, NULL, false},
     };
     struct exec_arguments arguments = {.opts = {.timeout = -1}, .globals = globals};
     int index = 1;

@@ -14,9 +14,8 @@ struct lease_arguments {
 };
 
 static const struct option_spec specs[] = {
-    {'s', "sandbox", true},       {'o', "output", true},
-    {LONG_SCOPE, "scope", true},  {LONG_TTL, "ttl", true},
-    {LONG_HOLDER, "holder", true}, {LONG_OTHER_HOST, "other-host", false},
+    {'s', "sandbox", true},  {'o', "output", true},         {LONG_SCOPE, "scope", true},
+    {LONG_TTL, "ttl", true}, {LONG_HOLDER, "holder", true}, {LONG_OTHER_HOST, "other-host", false},
     {0, NULL, false},
 };
 
@@ -113,8 +112,8 @@ int command_connect(struct globals *globals, int argc, char **argv) {
 static void print_lease_json(const struct sandlot_lease_info *lease) {
     const struct {
         const char *key, *value;
-    } texts[] = {{"id", lease->id},       {"parent_id", lease->parent_id}, {"scope", lease->scope},
-                 {"kind", lease->kind},   {"state", lease->state},         {"holder", lease->holder}};
+    } texts[] = {{"id", lease->id},     {"parent_id", lease->parent_id}, {"scope", lease->scope},
+                 {"kind", lease->kind}, {"state", lease->state},         {"holder", lease->holder}};
     printf("{");
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         printf("\"%s\": ", texts[i].key);
@@ -141,13 +140,14 @@ static int do_leases(struct sandlot_sandbox *sandbox, void *arg, struct sandlot_
         }
         printf("]\n");
     } else {
-        printf("%-20s %-8s %-10s %-8s %-20s %-20s %s\n", "ID", "SCOPE", "KIND", "STATE", "PARENT", "EXPIRES", "HOLDER");
+        printf("%-20s %-8s %-10s %-8s %-20s %-20s %s\n", "ID", "SCOPE", "KIND", "STATE", "PARENT", "EXPIRES",
+               "HOLDER");
         for (size_t i = 0; i < list->count; i++) {
             const struct sandlot_lease_info *lease = &list->items[i];
             char expires[32];
             format_time(lease->expire_time, expires, sizeof expires);
-            printf("%-20s %-8s %-10s %-8s %-20s %-20s %s\n", lease->id, lease->scope, lease->kind, lease->state,
-                   *lease->parent_id ? lease->parent_id : "-", expires, lease->holder);
+            printf("%-20s %-8s %-10s %-8s %-20s %-20s %s\n", lease->id, lease->scope, lease->kind,
+                   lease->state, *lease->parent_id ? lease->parent_id : "-", expires, lease->holder);
         }
     }
     sandlot_lease_list_free(list);

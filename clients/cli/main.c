@@ -7,15 +7,18 @@
 #include "clients/cli/cli.h"
 
 static const struct command commands[] = {
-    {"create", "[--image I] [--ttl S] [--workdir D] [-e K=V]... [--label K=V]... [--port P]... "
-               "[--memory BYTES] [--pids N] [--cpu C] [--disk] [--rollout R] [--request-id ID] -o FILE",
+    {"create",
+     "[--image I] [--ttl S] [--workdir D] [-e K=V]... [--label K=V]... [--port P]... "
+     "[--memory BYTES] [--pids N] [--cpu C] [--disk] [--rollout R] [--request-id ID] -o FILE",
      "make a sandbox; FILE gets the owner's descriptor", command_create},
-    {"exec", "-s FILE [-w DIR] [-e K=V]... [-u USER] [--timeout S] [-i] -- CMD ARG...",
-     "run a command in it", command_exec},
-    {"cp", "-s FILE [--mode OCTAL] LOCAL :REMOTE  |  -s FILE :REMOTE LOCAL", "copy a file in or out", command_cp},
+    {"exec", "-s FILE [-w DIR] [-e K=V]... [-u USER] [--timeout S] [-i] -- CMD ARG...", "run a command in it",
+     command_exec},
+    {"cp", "-s FILE [--mode OCTAL] LOCAL :REMOTE  |  -s FILE :REMOTE LOCAL", "copy a file in or out",
+     command_cp},
     {"serialize", "-s FILE [--scope observe|operate|owner] [--ttl S] [--holder NAME] [--other-host] -o FILE",
      "mint a lease to lend", command_serialize},
-    {"connect", "LENT [--holder NAME] -o FILE", "turn a lent descriptor into one of your own", command_connect},
+    {"connect", "LENT [--holder NAME] -o FILE", "turn a lent descriptor into one of your own",
+     command_connect},
     {"release", "-s FILE", "give your lease back", command_release},
     {"destroy", "-s FILE", "end the sandbox (owner)", command_destroy},
     {"ls", "", "list your sandboxes", command_ls},
@@ -43,12 +46,13 @@ static void print_help(FILE *out) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option_spec specs[] = {{'h', "help", false}, {'V', "version", false}, {0, NULL, false}};
+    static const struct option_spec specs[] = {
+        {'h', "help", false}, {'V', "version", false}, {0, NULL, false}};
     struct globals globals = {0};
     int index = 1;
     const char *value;
     signal(SIGPIPE, SIG_IGN);
-    argv[0] = (char *)(size_t)"";
+    argv[0] = (char *)(size_t) "";
     for (int letter; (letter = next_option(&globals, specs, argc, argv, &index, &value)) != 0;) {
         if (letter < 0)
             return EXIT_SANDLOT;

@@ -7,8 +7,20 @@
 
 #define ENTRIES_MAX 256
 
-enum { LONG_LABEL = 2000, LONG_PORT, LONG_MEMORY, LONG_PIDS, LONG_CPU, LONG_DISK, LONG_ROLLOUT, LONG_REQUEST_ID,
-       LONG_IMAGE, LONG_TTL, LONG_WORKDIR, LONG_HOLDER };
+enum {
+    LONG_LABEL = 2000,
+    LONG_PORT,
+    LONG_MEMORY,
+    LONG_PIDS,
+    LONG_CPU,
+    LONG_DISK,
+    LONG_ROLLOUT,
+    LONG_REQUEST_ID,
+    LONG_IMAGE,
+    LONG_TTL,
+    LONG_WORKDIR,
+    LONG_HOLDER
+};
 
 struct create_arguments {
     struct sandlot_create_opts opts;
@@ -94,11 +106,21 @@ static int create_into(struct globals *globals, struct create_arguments *argumen
 
 int command_create(struct globals *globals, int argc, char **argv) {
     static const struct option_spec specs[] = {
-        {'o', "output", true},         {'e', "env", true},           {LONG_LABEL, "label", true},
-        {LONG_PORT, "port", true},     {LONG_MEMORY, "memory", true}, {LONG_PIDS, "pids", true},
-        {LONG_CPU, "cpu", true},       {LONG_DISK, "disk", false},   {LONG_ROLLOUT, "rollout", true},
-        {LONG_REQUEST_ID, "request-id", true}, {LONG_IMAGE, "image", true}, {LONG_TTL, "ttl", true},
-        {LONG_WORKDIR, "workdir", true}, {LONG_HOLDER, "holder", true}, {0, NULL, false},
+        {'o', "output", true},
+        {'e', "env", true},
+        {LONG_LABEL, "label", true},
+        {LONG_PORT, "port", true},
+        {LONG_MEMORY, "memory", true},
+        {LONG_PIDS, "pids", true},
+        {LONG_CPU, "cpu", true},
+        {LONG_DISK, "disk", false},
+        {LONG_ROLLOUT, "rollout", true},
+        {LONG_REQUEST_ID, "request-id", true},
+        {LONG_IMAGE, "image", true},
+        {LONG_TTL, "ttl", true},
+        {LONG_WORKDIR, "workdir", true},
+        {LONG_HOLDER, "holder", true},
+        {0, NULL, false},
     };
     struct create_arguments arguments = {.out = NULL};
     int index = 1;
@@ -169,8 +191,12 @@ int command_release(struct globals *globals, int argc, char **argv) {
 static void print_json(const struct sandlot_sandbox_info *info) {
     const struct {
         const char *key, *value;
-    } texts[] = {{"id", info->id},           {"state", info->state},     {"provider", info->provider},
-                 {"image", info->image},     {"workdir", info->workdir}, {"rollout_id", info->rollout_id},
+    } texts[] = {{"id", info->id},
+                 {"state", info->state},
+                 {"provider", info->provider},
+                 {"image", info->image},
+                 {"workdir", info->workdir},
+                 {"rollout_id", info->rollout_id},
                  {"last_error", info->last_error}};
     printf("{");
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
@@ -301,8 +327,9 @@ static void print_info_json(const struct sandlot_info *info) {
     json_string(info->user);
     printf(", \"endpoints\": ");
     json_strings(info->endpoints);
-    printf(", \"sandboxes\": %u, \"max_sandboxes\": %u, \"default_ttl\": %g, \"max_ttl\": %g, \"providers\": [",
-           info->sandboxes, info->max_sandboxes, info->default_ttl, info->max_ttl);
+    printf(
+        ", \"sandboxes\": %u, \"max_sandboxes\": %u, \"default_ttl\": %g, \"max_ttl\": %g, \"providers\": [",
+        info->sandboxes, info->max_sandboxes, info->default_ttl, info->max_ttl);
     for (size_t i = 0; i < info->provider_count; i++) {
         printf("%s{\"name\": ", i ? ", " : "");
         json_string(info->providers[i].name);
@@ -318,7 +345,8 @@ static void print_info_json(const struct sandlot_info *info) {
 }
 
 static void print_info(const struct sandlot_info *info) {
-    printf("broker      %s (%s)\nversion     %s\nuser        %s\nsandboxes   %u of %u\nttl         %g s, at most %g s\n",
+    printf("broker      %s (%s)\nversion     %s\nuser        %s\nsandboxes   %u of %u\nttl         %g s, at "
+           "most %g s\n",
            info->broker_id, info->serving ? "serving" : "not serving", info->version, info->user,
            info->sandboxes, info->max_sandboxes, info->default_ttl, info->max_ttl);
     print_strings("endpoint", info->endpoints);

@@ -17,9 +17,8 @@ enum { LONG_ADDRESS = 1000, LONG_JSON };
 
 /* ---- Arguments ---- */
 
-static const struct option_spec global_specs[] = {{LONG_ADDRESS, "address", true},
-                                                   {LONG_JSON, "json", false},
-                                                   {0, NULL, false}};
+static const struct option_spec global_specs[] = {
+    {LONG_ADDRESS, "address", true}, {LONG_JSON, "json", false}, {0, NULL, false}};
 
 static const struct option_spec *find_option(const struct option_spec *specs, const char *word) {
     size_t name_len = strcspn(word + 2, "=");
@@ -54,8 +53,8 @@ static int take_value(const struct option_spec *spec, const char *word, int argc
     return 0;
 }
 
-int next_option(struct globals *globals, const struct option_spec *specs, int argc, char **argv,
-                int *index, const char **ret_value) {
+int next_option(struct globals *globals, const struct option_spec *specs, int argc, char **argv, int *index,
+                const char **ret_value) {
     while (*index < argc) {
         const char *word = argv[*index];
         if (word[0] != '-' || !word[1])
@@ -70,7 +69,8 @@ int next_option(struct globals *globals, const struct option_spec *specs, int ar
         if (!spec)
             return usage_error(argv[0], "unknown option %s", word), -1;
         if (take_value(spec, word, argc, argv, index, ret_value) < 0)
-            return usage_error(argv[0], "%s %s", word, spec->has_value ? "needs a value" : "takes no value"), -1;
+            return usage_error(argv[0], "%s %s", word, spec->has_value ? "needs a value" : "takes no value"),
+                   -1;
         if (!global)
             return spec->letter;
         if (spec->letter == LONG_ADDRESS)

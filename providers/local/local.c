@@ -53,15 +53,13 @@ static void on_poll(uv_poll_t *poll, int status, int events);
 static void flush(struct local *local) {
     while (!STAILQ_EMPTY(&local->unsent)) {
         struct unsent *unsent = STAILQ_FIRST(&local->unsent);
-        ssize_t n = send(local->fd, &unsent->request, sizeof unsent->request,
-                         MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t n = send(local->fd, &unsent->request, sizeof unsent->request, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0 && errno == EAGAIN)
             break;
         STAILQ_REMOVE_HEAD(&local->unsent, link); /* another failure is seen as EOF */
         free(unsent);
     }
-    uv_poll_start(&local->poll,
-                  UV_READABLE | (STAILQ_EMPTY(&local->unsent) ? 0 : UV_WRITABLE), on_poll);
+    uv_poll_start(&local->poll, UV_READABLE | (STAILQ_EMPTY(&local->unsent) ? 0 : UV_WRITABLE), on_poll);
 }
 
 static struct pending *submit(struct local *local, struct spawner_request *request, void *arg) {
@@ -93,16 +91,14 @@ static void local_create_sandbox(struct provider *provider, const struct provide
     submit(local, &request, arg)->stream_cb = cb;
 }
 
-static void local_open_stream(struct provider *provider, const char *id, provider_stream_cb cb,
-                              void *arg) {
+static void local_open_stream(struct provider *provider, const char *id, provider_stream_cb cb, void *arg) {
     struct local *local = CONTAINER_OF(provider, struct local, provider);
     struct spawner_request request = {.kind = SPAWNER_CONNECT};
     snprintf(request.id, sizeof request.id, "%s", id);
     submit(local, &request, arg)->stream_cb = cb;
 }
 
-static void local_destroy_sandbox(struct provider *provider, const char *id, provider_done_cb cb,
-                                  void *arg) {
+static void local_destroy_sandbox(struct provider *provider, const char *id, provider_done_cb cb, void *arg) {
     struct local *local = CONTAINER_OF(provider, struct local, provider);
     struct spawner_request request = {.kind = SPAWNER_DESTROY};
     snprintf(request.id, sizeof request.id, "%s", id);
@@ -160,7 +156,9 @@ static bool receive_one(struct local *local) {
         char space[CMSG_SPACE(sizeof(int))];
     } control = {0};
     struct iovec part = {&reply, sizeof reply};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space,
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.space,
                              .msg_controllen = sizeof control.space};
     ssize_t n = recvmsg(local->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0)
@@ -216,7 +214,7 @@ static void local_close(struct provider *provider) {
     local->closing = true;
     err_set(&err, ERR_CANCELLED, SANDLOT__V1__ERROR_REASON__ERROR_REASON_NOT_SERVING,
             "the broker is shutting down");
-    HASH_ITER(hh, local->pending, pending, next)
+    HASH_ITER (hh, local->pending, pending, next)
         complete(local, pending, -1, &err);
     while (!STAILQ_EMPTY(&local->unsent)) {
         struct unsent *unsent = STAILQ_FIRST(&local->unsent);
@@ -238,8 +236,7 @@ static const struct provider_ops local_ops = {
 };
 
 struct provider *local_create(uv_loop_t *loop, int spawner_fd, const char *const *images,
-                              const char *const *notes, const struct provider_events *events,
-                              void *arg) {
+                              const char *const *notes, const struct provider_events *events, void *arg) {
     struct local *local = xcalloc(1, sizeof *local);
     local->provider = (struct provider){.ops = &local_ops, .dies_with_boot = true};
     local->fd = spawner_fd;

@@ -7,5 +7,4 @@
 
 /* Takes over the broker's end of the spawner's socket pair. Names and notes are borrowed. */
 struct provider *local_create(uv_loop_t *loop, int spawner_fd, const char *const *images,
-                              const char *const *notes, const struct provider_events *events,
-                              void *arg);
+                              const char *const *notes, const struct provider_events *events, void *arg);

@@ -11,11 +11,11 @@ static struct fixture fixture;
 static char output[65536];
 
 #define CLI(...) fixture_cli(&fixture, output, sizeof output, __VA_ARGS__)
-#define SAYS(text)                                                              \
-    do {                                                                        \
-        if (!strstr(output, text))                                              \
+#define SAYS(text) \
+    do { \
+        if (!strstr(output, text)) \
             printf("\n    %s:%d: \"%s\" is not in: %s", __FILE__, __LINE__, text, output); \
-        CU_ASSERT_PTR_NOT_NULL(strstr(output, text));                           \
+        CU_ASSERT_PTR_NOT_NULL(strstr(output, text)); \
     } while (0)
 
 static void test_the_commands_of_the_readme(void) {
@@ -42,7 +42,9 @@ static void test_the_commands_of_the_readme(void) {
     CHECK_INT(CLI("release -s mine.json"), 0);
     CHECK_INT(CLI("exec -s mine.json -- true"), 125);
     SAYS("LEASE_RELEASED");
-    CHECK_INT(CLI("--json leases -s owner.json | grep -o 'le-[a-z0-9]*' | sed -n 2p > lease-id; sandlot revoke -s owner.json $(cat lease-id)"), 0);
+    CHECK_INT(CLI("--json leases -s owner.json | grep -o 'le-[a-z0-9]*' | sed -n 2p > lease-id; sandlot "
+                  "revoke -s owner.json $(cat lease-id)"),
+              0);
     SAYS("revoked");
     CHECK_INT(CLI("connect lend.json -o again.json"), 125);
     SAYS("LEASE_REVOKED");
@@ -76,14 +78,17 @@ static void test_exit_codes(void) {
 
 static void test_cp(void) {
     CHECK_INT(CLI("create -o cp.json"), 0);
-    CHECK_INT(CLI("--version >/dev/null; printf 'one\\ntwo' > 'a file'; chmod 755 'a file'; sandlot cp -s cp.json 'a file' ':some dir/x'"), 0);
+    CHECK_INT(CLI("--version >/dev/null; printf 'one\\ntwo' > 'a file'; chmod 755 'a file'; sandlot cp -s "
+                  "cp.json 'a file' ':some dir/x'"),
+              0);
     CHECK_INT(CLI("exec -s cp.json -- stat -c '%%a %%s' 'some dir/x'"), 0);
     CHECK_STR(output, "755 7\n");
     CHECK_INT(CLI("cp -s cp.json ':some dir/x' back; cmp 'a file' back && echo same"), 0);
     CHECK_STR(output, "same\n");
     CHECK_INT(CLI("cp -s cp.json ':some dir/x' .; cmp 'a file' x && echo same"), 0);
     CHECK_STR(output, "same\n");
-    CHECK_INT(CLI("cp -s cp.json --mode 0600 back :dir/; sandlot exec -s cp.json -- stat -c %%a dir/back"), 0);
+    CHECK_INT(CLI("cp -s cp.json --mode 0600 back :dir/; sandlot exec -s cp.json -- stat -c %%a dir/back"),
+              0);
     CHECK_STR(output, "600\n");
     CHECK_INT(CLI("cp -s cp.json :missing there"), 125);
     SAYS("FILE_NOT_FOUND");
@@ -109,7 +114,9 @@ static void test_mistakes_are_explained(void) {
     CHECK_INT(CLI("exec -- true"), 125);
     CHECK_INT(CLI("exec -s missing.json -- true"), 125);
     SAYS("missing.json");
-    CHECK_INT(CLI("--version >/dev/null; echo '{\"version\": 9}' > bad.json; sandlot exec -s bad.json -- true"), 125);
+    CHECK_INT(
+        CLI("--version >/dev/null; echo '{\"version\": 9}' > bad.json; sandlot exec -s bad.json -- true"),
+        125);
     SAYS("DESCRIPTOR_INVALID");
     CHECK_INT(CLI("create -o /no/such/dir/f; sandlot ls | wc -l"), 0);
     SAYS("can't write /no/such/dir/f");
@@ -136,12 +143,8 @@ static void stop(void) {
 }
 
 static const struct test tests[] = {
-    TEST(start),
-    TEST(test_the_commands_of_the_readme),
-    TEST(test_exit_codes),
-    TEST(test_cp),
-    TEST(test_mistakes_are_explained),
-    TEST(test_nothing_listening_fails_fast),
+    TEST(start),   TEST(test_the_commands_of_the_readme), TEST(test_exit_codes),
+    TEST(test_cp), TEST(test_mistakes_are_explained),     TEST(test_nothing_listening_fails_fast),
     TEST(stop),
 };
 

@@ -78,12 +78,14 @@ static void test_p27_stdin(void) {
 }
 
 static void test_p28_arguments_are_byte_exact(void) {
-    const char *argv[] = {"printf", "%s|", "a b", "\"q'uo\\te\"", "line\nbreak", "$HOME `id` *", "", "\xff\xfe", NULL};
+    const char *argv[] = {"printf", "%s|",      "a b", "\"q'uo\\te\"", "line\nbreak", "$HOME `id` *",
+                          "",       "\xff\xfe", NULL};
     struct sandlot_exec_opts opts = {.argv = argv, .timeout = 20};
     struct sandlot_exec_result *result = run(&opts);
     CHECK_STR(result->stdout_data, "a b|\"q'uo\\te\"|line\nbreak|$HOME `id` *||\xff\xfe|");
     sandlot_exec_result_free(result);
-    CHECK_STR(fixture_sh_text(sandbox, "cat <<'X'\none \"two\" 'three'\n\n$four\nX\n"), "one \"two\" 'three'\n\n$four");
+    CHECK_STR(fixture_sh_text(sandbox, "cat <<'X'\none \"two\" 'three'\n\n$four\nX\n"),
+              "one \"two\" 'three'\n\n$four");
 }
 
 static void test_p29_missing_and_not_executable(void) {
@@ -175,7 +177,8 @@ static void test_p20_background_child_holds_the_output(void) {
 }
 
 static void test_output_is_capped_and_counted(void) {
-    struct sandlot_exec_opts opts = {.shell = "head -c 3000000 /dev/zero; head -c 10 /dev/zero >&2", .timeout = 60};
+    struct sandlot_exec_opts opts = {.shell = "head -c 3000000 /dev/zero; head -c 10 /dev/zero >&2",
+                                     .timeout = 60};
     struct sandlot_exec_result *result = run(&opts);
     CHECK_INT(result->stdout_len, 2 * 1024 * 1024);
     CHECK_INT(result->stdout_total, 3000000);
@@ -189,7 +192,8 @@ static void test_output_is_capped_and_counted(void) {
     CHECK_INT(result->stdout_total, 3000000);
     sandlot_exec_result_free(result);
     /* Both at their caps still fit into one answer. */
-    opts = (struct sandlot_exec_opts){.shell = "head -c 4000000 /dev/zero; head -c 4000000 /dev/zero >&2", .timeout = 60};
+    opts = (struct sandlot_exec_opts){.shell = "head -c 4000000 /dev/zero; head -c 4000000 /dev/zero >&2",
+                                      .timeout = 60};
     result = run(&opts);
     CU_ASSERT(result->stdout_len + result->stderr_len <= 4 * 1024 * 1024 - 64 * 1024);
     CHECK_INT(result->stdout_len, 2 * 1024 * 1024);
@@ -200,10 +204,12 @@ static void test_output_is_capped_and_counted(void) {
 
 static void test_environment(void) {
     const char *env[] = {"A=over", "B=new line\nhere", "EMPTY=", NULL};
-    struct sandlot_exec_opts opts = {.shell = "echo \"$A|$B|$EMPTY|$LANG|$HOME|$PATH\"", .env = env, .timeout = 20};
+    struct sandlot_exec_opts opts = {
+        .shell = "echo \"$A|$B|$EMPTY|$LANG|$HOME|$PATH\"", .env = env, .timeout = 20};
     struct sandlot_exec_result *result = run(&opts);
-    CHECK_STR(result->stdout_data,
-              "over|new line\nhere||C.UTF-8|/root|/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n");
+    CHECK_STR(
+        result->stdout_data,
+        "over|new line\nhere||C.UTF-8|/root|/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n");
     sandlot_exec_result_free(result);
     const char *bad[] = {"SANDLOT_EXEC=x", NULL};
     opts.env = bad;
@@ -239,18 +245,21 @@ static void test_bad_requests(void) {
 static void test_p80_nothing_reaches_the_host(void) {
     char broker_alive[64];
     snprintf(broker_alive, sizeof broker_alive, "kill -0 %d", (int)fixture.pid);
-    sandlot_exec_result_free(fixture_sh(sandbox, "kill -9 -1; pkill -9 -f python; pkill -9 -f sandlot; kill -9 1; true"));
+    sandlot_exec_result_free(
+        fixture_sh(sandbox, "kill -9 -1; pkill -9 -f python; pkill -9 -f sandlot; kill -9 1; true"));
     CHECK_INT(system(broker_alive), 0);
     CHECK_STR(fixture_sh_text(sandbox, "echo alive"), "alive");
     CHECK_STR(fixture_sh_text(sandbox, "ls /proc/self/fd | tr '\\n' ' '"), "0 1 2 3"); /* 3 is ls's own */
     CHECK_STR(fixture_sh_text(sandbox, "cat /etc/shadow /etc/gshadow 2>&1 | grep -vc 'No such file'"), "0");
-    CHECK_STR(fixture_sh_text(sandbox, "ls /root /home /tmp /var/tmp /srv | grep -v : | grep -c ."), "2"); /* ours */
+    CHECK_STR(fixture_sh_text(sandbox, "ls /root /home /tmp /var/tmp /srv | grep -v : | grep -c ."),
+              "2"); /* ours */
     CHECK_STR(fixture_sh_text(sandbox, "unshare -U true 2>/dev/null || echo no"), "no");
     CHECK_STR(fixture_sh_text(sandbox, "mount -t tmpfs x /mnt 2>/dev/null || echo no"), "no");
     CHECK_STR(fixture_sh_text(sandbox, "readlink /proc/1/root /proc/1/fd/3 /proc/1/exe || echo no"), "no");
     CHECK_STR(fixture_sh_text(sandbox, "head -c 1 /proc/1/mem 2>/dev/null || echo no"), "no");
     CHECK_STR(fixture_sh_text(sandbox, "echo 1 > /proc/sys/kernel/panic 2>/dev/null || echo no"), "no");
-    CHECK_STR(fixture_sh_text(sandbox, "cat /sys/class/net/lo/operstate; ls /sys/class/net | wc -l"), "unknown\n1");
+    CHECK_STR(fixture_sh_text(sandbox, "cat /sys/class/net/lo/operstate; ls /sys/class/net | wc -l"),
+              "unknown\n1");
     CHECK_STR(fixture_sh_text(sandbox, "echo x > /usr/bin/new-file && cat /usr/bin/new-file"), "x");
     CU_ASSERT(system("test ! -e /usr/bin/new-file") == 0);
 }
@@ -276,7 +285,9 @@ static void test_limits(void) {
     struct sandlot_create_opts opts = {.memory_bytes = 64 << 20, .pids = 32, .layer_bytes = 8 << 20};
     struct sandlot_sandbox *small = NULL;
     CHECK_INT(sandlot_create(client, &opts, &small, NULL), 0);
-    CHECK_STR(fixture_sh_text(small, "for i in $(seq 100); do sleep 5 & done 2>&1 | grep -c -i 'cannot fork' | grep -vx 0 | head -c 0; echo over"), "over");
+    CHECK_STR(fixture_sh_text(small, "for i in $(seq 100); do sleep 5 & done 2>&1 | grep -c -i 'cannot fork' "
+                                     "| grep -vx 0 | head -c 0; echo over"),
+              "over");
     struct sandlot_exec_result *result = fixture_sh(small, "head -c 20000000 /dev/zero > big");
     CU_ASSERT(result->exit_code != 0);
     sandlot_exec_result_free(result);

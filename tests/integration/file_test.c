@@ -49,7 +49,8 @@ static struct sandlot_error download_fails(const char *remote) {
 }
 
 static void test_p50_sizes(void) {
-    static const size_t sizes[] = {0, 1, 18 * 1024, 65535, 65536, 65537, 262144, 262145, (4 << 20) - 1, 4 << 20, (4 << 20) + 1};
+    static const size_t sizes[] = {0,      1,      18 * 1024,     65535,   65536,        65537,
+                                   262144, 262145, (4 << 20) - 1, 4 << 20, (4 << 20) + 1};
     struct sandlot_error err = {0};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         char command[64], sum[128], expected[600];
@@ -65,7 +66,8 @@ static void test_p50_sizes(void) {
 }
 
 static void test_g15_p55_names_are_bytes(void) {
-    static const char *const names[] = {"with space", "\xc3\xbcml\xc3\xa4ut", "new\nline", "\xff\xfe raw", "-dash", "'quote\""};
+    static const char *const names[] = {
+        "with space", "\xc3\xbcml\xc3\xa4ut", "new\nline", "\xff\xfe raw", "-dash", "'quote\""};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         CHECK_INT(sandlot_upload_bytes(sandbox, names[i], strlen(names[i]), names[i], 0, NULL, NULL), 0);
         CHECK_INT(sandlot_download_file(sandbox, names[i], 0, back, NULL, NULL), 0);
@@ -88,7 +90,9 @@ static void test_p53_paths_never_leave_the_sandbox(void) {
     CHECK_STR(fixture_sh_text(sandbox, inside), "x");
 
     /* Absolute links lead to the sandbox's own root. */
-    snprintf(inside, sizeof inside, "ln -s /tmp abs; ln -s %s-link final; ln -s loop loop; mkfifo fifo; ln -s /proc/1/root up", probe);
+    snprintf(inside, sizeof inside,
+             "ln -s /tmp abs; ln -s %s-link final; ln -s loop loop; mkfifo fifo; ln -s /proc/1/root up",
+             probe);
     sandlot_exec_result_free(fixture_sh(sandbox, inside));
     CHECK_INT(sandlot_upload_bytes(sandbox, "through", 7, "abs/through-link", 0, NULL, NULL), 0);
     CHECK_STR(fixture_sh_text(sandbox, "cat /tmp/through-link"), "through");
@@ -111,7 +115,8 @@ static void test_p53_paths_never_leave_the_sandbox(void) {
 static void test_p53_link_swapped_while_uploading(void) {
     struct sandlot_exec_opts opts = {
         .shell = "mkdir -p /swap/real; (while :; do rm -rf /swap/d; mkdir /swap/d; rm -rf /swap/d; "
-                 "ln -s /../../../../../../tmp /swap/d; done) & sleep 1", .timeout = 20};
+                 "ln -s /../../../../../../tmp /swap/d; done) & sleep 1",
+        .timeout = 20};
     struct sandlot_exec_result *result = NULL;
     pid_t pid = fork();
     if (pid == 0) {
@@ -145,7 +150,8 @@ static void test_modes(void) {
     CHECK_INT(sandlot_upload_bytes(sandbox, "1", 1, "m3", 0, &fresh, NULL), 0);
     sandlot_exec_result_free(fixture_sh(sandbox, "touch m4; chown 12:13 m4; chmod 4711 m4"));
     CHECK_INT(sandlot_upload_bytes(sandbox, "1", 1, "m4", 0, &fresh, NULL), 0);
-    CHECK_STR(fixture_sh_text(sandbox, "stat -c '%a %u:%g' m1 m2 m3 m4"), "644 0:0\n640 0:0\n755 0:0\n4711 12:13");
+    CHECK_STR(fixture_sh_text(sandbox, "stat -c '%a %u:%g' m1 m2 m3 m4"),
+              "644 0:0\n640 0:0\n755 0:0\n4711 12:13");
     struct sandlot_transfer_opts decimal = {.has_mode = 1, .mode = 10644};
     CHECK_INT(sandlot_upload_bytes(sandbox, "1", 1, "m5", 0, &decimal, &err), -1);
     CHECK_INT(err.status, 3);
@@ -199,8 +205,9 @@ static void test_cut_upload_leaves_nothing(void) {
 
 /* FAC-04: files of the create request. FAC-05: one that can't be placed undoes the creation. */
 static void test_fac04_fac05_initial_files(void) {
-    struct sandlot_file files[] = {{.path = "a.txt", .content = "A", .content_len = 1},
-                                   {.path = "/opt/x/run.sh", .content = "#!/bin/sh\necho ran\n", .content_len = 19, .mode = 0755}};
+    struct sandlot_file files[] = {
+        {.path = "a.txt", .content = "A", .content_len = 1},
+        {.path = "/opt/x/run.sh", .content = "#!/bin/sh\necho ran\n", .content_len = 19, .mode = 0755}};
     struct sandlot_create_opts opts = {.files = files, .file_count = 2, .workdir = "/work/here"};
     struct sandlot_sandbox *made = NULL;
     struct sandlot_error err = {0};

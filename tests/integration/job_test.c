@@ -49,7 +49,8 @@ static int be_worker(const char *descriptor) {
         return 11;
     if (sandlot_upload_bytes(sandbox, "6 * 7\n", 6, "task/input", 0, NULL, &err) < 0)
         return 12;
-    if (sh(sandbox, "awk '{print $1 * $3}' task/input > task/output; cat task/output", output, sizeof output) != 0)
+    if (sh(sandbox, "awk '{print $1 * $3}' task/input > task/output; cat task/output", output,
+           sizeof output) != 0)
         return 13;
     if (strcmp(output, "42\n") != 0)
         return 14;

@@ -146,7 +146,8 @@ static void test_ser21_each_connection_has_its_own_lease(void) {
 /* G3, LEASE-22: a ttl is honoured, capped by the parent's, echoed as expire_time. */
 static void test_g3_ttl_of_a_lease_is_honoured(void) {
     struct sandlot_sandbox *owner = fixture_create(client), *late = NULL;
-    struct sandlot_serialize_opts brief = {.ttl = 0.4, .holder = "brief"}, endless = {.ttl = 3e7, .holder = "long"};
+    struct sandlot_serialize_opts brief = {.ttl = 0.4, .holder = "brief"},
+                                  endless = {.ttl = 3e7, .holder = "long"};
     struct sandlot_error err = {0};
     char *json = NULL;
     CHECK_INT(sandlot_serialize(owner, &endless, &json, NULL), 0);
@@ -310,7 +311,8 @@ static void test_lease21_revocation_ends_running_calls(void) {
     /* The exec runs in another process; it is revoked once its command is there. */
     struct timespec before, after;
     snprintf(output, sizeof output,
-             "cd %s; PATH=%s:$PATH; sandlot exec -s b.json -- sh -c 'touch started; sleep 60' >out 2>&1; echo $? >code",
+             "cd %s; PATH=%s:$PATH; sandlot exec -s b.json -- sh -c 'touch started; sleep 60' >out 2>&1; "
+             "echo $? >code",
              fixture.dir, build_dir());
     char background[5000];
     snprintf(background, sizeof background, "(%s) &", output);

@@ -24,7 +24,8 @@ static size_t count_sandboxes(void) {
 }
 
 /* Sandbox ids and their leases, before and after. */
-static void check_survival(struct sandlot_sandbox *owner, struct sandlot_sandbox *borrower, const char *mark) {
+static void check_survival(struct sandlot_sandbox *owner, struct sandlot_sandbox *borrower,
+                           const char *mark) {
     CHECK_STR(fixture_sh_text(owner, "cat mark"), mark);
     CHECK_STR(fixture_sh_text(borrower, "cat mark"), mark);
     struct sandlot_lease_list *list = NULL;
@@ -83,11 +84,12 @@ static void test_orderly_stop_keeps_by_default(void) {
     CHECK_INT(err.status, 5);
     sandlot_close(sandbox);
     fixture_kill_all(&keep);
-    snprintf(command, sizeof command,
-             "cd %s; %s/sandlotd --state-dir %s/state --listen %s >>log 2>&1 & pid=$!; for i in $(seq 500); do "
-             "SANDLOT_ADDRESS=%s %s/sandlot create -o kept.json >/dev/null 2>&1 && break; sleep 0.02; done; "
-             "kill $pid; wait $pid; echo $?",
-             keep.dir, build_dir(), keep.dir, keep.address, keep.address, build_dir());
+    snprintf(
+        command, sizeof command,
+        "cd %s; %s/sandlotd --state-dir %s/state --listen %s >>log 2>&1 & pid=$!; for i in $(seq 500); do "
+        "SANDLOT_ADDRESS=%s %s/sandlot create -o kept.json >/dev/null 2>&1 && break; sleep 0.02; done; "
+        "kill $pid; wait $pid; echo $?",
+        keep.dir, build_dir(), keep.dir, keep.address, keep.address, build_dir());
     FILE *pipe = popen(command, "re");
     output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
     pclose(pipe);
@@ -189,7 +191,8 @@ static void test_lease42_destroy_ends_calls_in_flight(void) {
     char output[2048], command[512];
     CHECK_INT(fixture_cli(&fixture, output, sizeof output, "create -o inflight.json"), 0);
     snprintf(command, sizeof command,
-             "cd %s; PATH=%s:$PATH; (sandlot exec -s inflight.json -- sh -c 'touch up; sleep 100' >inflight.out 2>&1; echo $? >>inflight.out) &",
+             "cd %s; PATH=%s:$PATH; (sandlot exec -s inflight.json -- sh -c 'touch up; sleep 100' "
+             ">inflight.out 2>&1; echo $? >>inflight.out) &",
              fixture.dir, build_dir());
     CHECK_INT(system(command), 0);
     for (int i = 0; i < 1000; i++) {
@@ -248,7 +251,8 @@ static void test_fac09_to_fac12_start_with_setup(void) {
 
 static void test_second_broker_is_refused(void) {
     char command[1024], output[1024];
-    static const char *const starts[] = {"--state-dir %s/state --listen unix:%s/other", "--state-dir %s/other --listen unix:%s/s"};
+    static const char *const starts[] = {"--state-dir %s/state --listen unix:%s/other",
+                                         "--state-dir %s/other --listen unix:%s/s"};
     for (size_t i = 0; i < 2; i++) {
         char arguments[400];
 #pragma GCC diagnostic push
@@ -273,12 +277,16 @@ static void test_images_and_capacity(void) {
     char command[1024], config[1024], root[64] = "/tmp/sandlot-test-image-XXXXXX";
     CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(root));
     snprintf(command, sizeof command,
-             "cd %s && mkdir -p r/bin r/etc r/var && cp /bin/busybox r/bin/ && for a in sh cat ls id echo pwd rm touch stat; do "
-             "ln -s busybox r/bin/$a; done && echo 'root:x:0:0::/root:/bin/sh' > r/etc/passwd && echo secret > r/etc/own && "
-             "chmod 600 r/etc/own && chmod 755 . && tar -C r -cf t.tar . && gzip -k t.tar", root);
+             "cd %s && mkdir -p r/bin r/etc r/var && cp /bin/busybox r/bin/ && for a in sh cat ls id echo "
+             "pwd rm touch stat; do "
+             "ln -s busybox r/bin/$a; done && echo 'root:x:0:0::/root:/bin/sh' > r/etc/passwd && echo secret "
+             "> r/etc/own && "
+             "chmod 600 r/etc/own && chmod 755 . && tar -C r -cf t.tar . && gzip -k t.tar",
+             root);
     CU_ASSERT_FATAL(system(command) == 0);
     snprintf(config, sizeof config,
-             "{\"images\": {\"dir\": \"%s/r\", \"tar\": \"%s/t.tar\", \"tgz\": \"%s/t.tar.gz\"}, \"limits\": {\"max_sandboxes\": 3}%s}",
+             "{\"images\": {\"dir\": \"%s/r\", \"tar\": \"%s/t.tar\", \"tgz\": \"%s/t.tar.gz\"}, \"limits\": "
+             "{\"max_sandboxes\": 3}%s}",
              root, root, root, getenv("SANDLOT_PLAIN_AGENT") ? ", \"agent\": \"AGENT\"" : "");
     char *agent = strstr(config, "AGENT");
     if (agent)
@@ -295,7 +303,8 @@ static void test_images_and_capacity(void) {
             continue;
         }
         /* Its root is root of its own files, and what it writes stays its own. */
-        CHECK_STR(fixture_sh_text(made[i], "cat /etc/own; stat -c %u:%g /etc/own; echo x > /etc/own; cat /etc/own; rm /bin/id; touch /bin/new; ls /bin/id /bin/new"),
+        CHECK_STR(fixture_sh_text(made[i], "cat /etc/own; stat -c %u:%g /etc/own; echo x > /etc/own; cat "
+                                           "/etc/own; rm /bin/id; touch /bin/new; ls /bin/id /bin/new"),
                   "secret\n0:0\nx\n/bin/new");
     }
     struct sandlot_sandbox *more = NULL;
@@ -362,7 +371,8 @@ static void test_config_check(void) {
         FILE *file = fopen(command, "we");
         fputs(cases[i].json, file);
         fclose(file);
-        snprintf(command, sizeof command, "%s/sandlotd --check-config --config %s/check.json 2>&1", build_dir(), fixture.dir);
+        snprintf(command, sizeof command, "%s/sandlotd --check-config --config %s/check.json 2>&1",
+                 build_dir(), fixture.dir);
         FILE *pipe = popen(command, "re");
         output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
         CHECK_INT(pclose(pipe) == 0, i == 0);

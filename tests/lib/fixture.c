@@ -88,8 +88,8 @@ void fixture_launch(struct fixture *fixture) {
     if (pipe2(ready, O_CLOEXEC) < 0)
         die("pipe");
     snprintf(ready_text, sizeof ready_text, "%d", 30);
-    char *argv[] = {program, "--config", fixture->config, "--listen", fixture->address, "--state-dir", state,
-                    "--on-shutdown", "destroy", "--ready-fd", ready_text, NULL};
+    char *argv[] = {program, "--config",      fixture->config, "--listen",   fixture->address, "--state-dir",
+                    state,   "--on-shutdown", "destroy",       "--ready-fd", ready_text,       NULL};
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ready[1], 30);
@@ -205,8 +205,8 @@ static bool no_cgroups(const void *arg) {
     const struct fixture *fixture = arg;
     glob_t found = {0};
     char pattern[128];
-    static const char *const depths[] = {"/sys/fs/cgroup/*%s", "/sys/fs/cgroup/*/*%s", "/sys/fs/cgroup/*/*/*%s",
-                                         "/sys/fs/cgroup/*/*/*/*%s"};
+    static const char *const depths[] = {"/sys/fs/cgroup/*%s", "/sys/fs/cgroup/*/*%s",
+                                         "/sys/fs/cgroup/*/*/*%s", "/sys/fs/cgroup/*/*/*/*%s"};
     size_t count = 0;
     for (size_t i = 0; i < sizeof depths / sizeof depths[0]; i++) {
 #pragma GCC diagnostic push
@@ -324,7 +324,8 @@ int fixture_cli(const struct fixture *fixture, char *ret, size_t size, const cha
     va_start(ap, fmt);
     vsnprintf(arguments, sizeof arguments, fmt, ap);
     va_end(ap);
-    snprintf(command, sizeof command, "cd '%s' && SANDLOT_ADDRESS=%s PATH=%s:$PATH; export SANDLOT_ADDRESS; { sandlot %s\n} 2>&1",
+    snprintf(command, sizeof command,
+             "cd '%s' && SANDLOT_ADDRESS=%s PATH=%s:$PATH; export SANDLOT_ADDRESS; { sandlot %s\n} 2>&1",
              fixture->dir, fixture->address, build_dir(), arguments);
     FILE *pipe = popen(command, "re");
     size_t used = 0;

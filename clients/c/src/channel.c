@@ -216,15 +216,15 @@ static grpc_byte_buffer *pack(const ProtobufCMessage *message) {
     return buffer;
 }
 
-static int parse(grpc_byte_buffer *buffer, const ProtobufCMessageDescriptor *type,
-                 struct arena **ret_arena, const ProtobufCMessage **ret, struct sandlot_error *err) {
+static int parse(grpc_byte_buffer *buffer, const ProtobufCMessageDescriptor *type, struct arena **ret_arena,
+                 const ProtobufCMessage **ret, struct sandlot_error *err) {
     struct err parse_err = {0};
     grpc_byte_buffer_reader reader;
     if (!grpc_byte_buffer_reader_init(&reader, buffer))
         return error_set(err, 13, "", "the broker's answer can't be read");
     grpc_slice all = grpc_byte_buffer_reader_readall(&reader);
-    *ret = unpack(type, GRPC_SLICE_START_PTR(all), GRPC_SLICE_LENGTH(all), UNPACK_MAX, 0, ret_arena,
-                  &parse_err);
+    *ret =
+        unpack(type, GRPC_SLICE_START_PTR(all), GRPC_SLICE_LENGTH(all), UNPACK_MAX, 0, ret_arena, &parse_err);
     grpc_slice_unref(all);
     grpc_byte_buffer_reader_destroy(&reader);
     return *ret ? 0 : error_set(err, 13, "", "the broker's answer is malformed: %s", parse_err.text);
@@ -267,8 +267,9 @@ int rpc_unary(struct channel *channel, const struct rpc_opts *opts, const Protob
         return -1;
     struct rpc *rpc = rpc_new(channel, opts);
     grpc_byte_buffer *sent = pack(request), *received = NULL;
-    grpc_op ops[6] = {op_initial(rpc), {.op = GRPC_OP_SEND_MESSAGE}, {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT},
-                      op_recv_initial(rpc), {.op = GRPC_OP_RECV_MESSAGE}, op_status(rpc)};
+    grpc_op ops[6] = {
+        op_initial(rpc),      {.op = GRPC_OP_SEND_MESSAGE}, {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT},
+        op_recv_initial(rpc), {.op = GRPC_OP_RECV_MESSAGE}, op_status(rpc)};
     ops[1].data.send_message.send_message = sent;
     ops[4].data.recv_message.recv_message = &received;
     run_batch(rpc->call, ops, 6);

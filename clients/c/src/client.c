@@ -38,9 +38,9 @@ int sandlot_client_open(const struct sandlot_client_opts *opts, struct sandlot_c
     (void)err;
     if (!opts)
         opts = &defaults;
-    AUTO_FREE char *address = opts->address ? opts->address[0] == '/' ? xasprintf("unix:%s", opts->address)
-                                                                      : xstrdup(opts->address)
-                                            : default_address();
+    AUTO_FREE char *address =
+        opts->address ? opts->address[0] == '/' ? xasprintf("unix:%s", opts->address) : xstrdup(opts->address)
+                      : default_address();
     struct sandlot_client *client = xcalloc(1, sizeof *client);
     client->timeout = opts->timeout != 0 ? opts->timeout : DEFAULT_TIMEOUT;
     client->channel = channel_open(address);
@@ -66,8 +66,8 @@ static int ask(struct sandlot_client *client, double timeout, struct arena **ret
     Sandlot__V1__GetBrokerInfoRequest request = SANDLOT__V1__GET_BROKER_INFO_REQUEST__INIT;
     struct rpc_opts rpc = {.method = "/sandlot.v1.BrokerService/GetBrokerInfo", .timeout = timeout};
     const ProtobufCMessage *message;
-    if (rpc_unary(client->channel, &rpc, &request.base,
-                  &sandlot__v1__get_broker_info_response__descriptor, ret_arena, &message, err) < 0)
+    if (rpc_unary(client->channel, &rpc, &request.base, &sandlot__v1__get_broker_info_response__descriptor,
+                  ret_arena, &message, err) < 0)
         return -1;
     *ret = (const void *)message;
     snprintf(client->broker_id, sizeof client->broker_id, "%s", (*ret)->broker_id);

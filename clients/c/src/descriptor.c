@@ -39,7 +39,7 @@ static int take_endpoints(const cJSON *json, struct descriptor *ret, struct sand
     if (json_get_array(json, "endpoints", &list, &parse) < 0)
         return invalid(err, parse.text);
     ret->endpoints = xcalloc(ENDPOINTS_MAX + 1, sizeof *ret->endpoints);
-    cJSON_ArrayForEach(item, list) {
+    cJSON_ArrayForEach (item, list) {
         if (!cJSON_IsString(item) || count == ENDPOINTS_MAX)
             return invalid(err, "\"endpoints\" must be at most 16 strings");
         ret->endpoints[count++] = xstrdup(item->valuestring);

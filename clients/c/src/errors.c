@@ -14,9 +14,10 @@
 
 const char *sandlot_status_name(int status) {
     static const char *const names[] = {
-        "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
-        "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED",
-        "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+        "OK",        "CANCELLED",       "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+        "NOT_FOUND", "ALREADY_EXISTS",  "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+        "ABORTED",   "OUT_OF_RANGE",    "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+        "DATA_LOSS", "UNAUTHENTICATED",
     };
     return status >= 0 && status < (int)ARRAY_LEN(names) ? names[status] : "UNKNOWN";
 }
@@ -44,16 +45,16 @@ int error_from_err(struct sandlot_error *err, const char *reason, const struct e
 static void find_reason(const uint8_t *details, size_t len, char *reason, size_t size) {
     struct err ignored = {0};
     AUTO_ARENA struct arena *arena = NULL;
-    const Google__Rpc__Status *status = (void *)unpack(&google__rpc__status__descriptor, details, len,
-                                                       DETAILS_MAX, 0, &arena, &ignored);
+    const Google__Rpc__Status *status =
+        (void *)unpack(&google__rpc__status__descriptor, details, len, DETAILS_MAX, 0, &arena, &ignored);
     for (size_t i = 0; status && i < status->n_details; i++) {
         const Google__Protobuf__Any *any = status->details[i];
         AUTO_ARENA struct arena *info_arena = NULL;
         if (strcmp(any->type_url, ERROR_INFO_URL) != 0)
             continue;
         const Google__Rpc__ErrorInfo *info =
-            (void *)unpack(&google__rpc__error_info__descriptor, any->value.data, any->value.len,
-                           DETAILS_MAX, 0, &info_arena, &ignored);
+            (void *)unpack(&google__rpc__error_info__descriptor, any->value.data, any->value.len, DETAILS_MAX,
+                           0, &info_arena, &ignored);
         if (info)
             snprintf(reason, size, "%s", info->reason);
     }

@@ -136,8 +136,8 @@ int sandlot_exec(struct sandlot_sandbox *sandbox, const struct sandlot_exec_opts
     request.message.max_stdout_bytes = opts->max_stdout;
     request.message.max_stderr_bytes = opts->max_stderr;
     /* The command's own limit ends it; without a wish the call has no deadline of its own. */
-    struct rpc_opts rpc = handle_rpc(sandbox, "/sandlot.v1.ExecService/Exec",
-                                     opts->call_timeout > 0 ? opts->call_timeout : -1);
+    struct rpc_opts rpc =
+        handle_rpc(sandbox, "/sandlot.v1.ExecService/Exec", opts->call_timeout > 0 ? opts->call_timeout : -1);
     if (rpc_unary(sandbox->client->channel, &rpc, &request.message.base,
                   &sandlot__v1__exec_response__descriptor, &arena, &message, err) < 0)
         return -1;

@@ -98,8 +98,8 @@ static int upload(struct sandlot_sandbox *sandbox, struct source *source, const 
     const ProtobufCMessage *message;
     if (!opts)
         opts = &defaults;
-    struct rpc_opts rpc_opts = handle_rpc(sandbox, "/sandlot.v1.FileService/Upload",
-                                          opts->timeout > 0 ? opts->timeout : -1);
+    struct rpc_opts rpc_opts =
+        handle_rpc(sandbox, "/sandlot.v1.FileService/Upload", opts->timeout > 0 ? opts->timeout : -1);
     struct rpc *rpc = rpc_start(sandbox->client->channel, &rpc_opts, err);
     if (!rpc)
         return -1;
@@ -115,8 +115,8 @@ static int upload(struct sandlot_sandbox *sandbox, struct source *source, const 
 }
 
 int sandlot_upload_bytes(struct sandlot_sandbox *sandbox, const void *bytes, size_t len,
-                         const void *remote_path, size_t remote_len,
-                         const struct sandlot_transfer_opts *opts, struct sandlot_error *err) {
+                         const void *remote_path, size_t remote_len, const struct sandlot_transfer_opts *opts,
+                         struct sandlot_error *err) {
     struct source source = {.fd = -1, .bytes = bytes, .size = len};
     return upload(sandbox, &source, "", remote_path, remote_len, opts, err);
 }
@@ -227,8 +227,8 @@ int sandlot_download_file(struct sandlot_sandbox *sandbox, const void *remote_pa
         sink.temporary = NULL;
         return local_error(err, local_path);
     }
-    struct rpc_opts rpc_opts = handle_rpc(sandbox, "/sandlot.v1.FileService/Download",
-                                          opts->timeout > 0 ? opts->timeout : -1);
+    struct rpc_opts rpc_opts =
+        handle_rpc(sandbox, "/sandlot.v1.FileService/Download", opts->timeout > 0 ? opts->timeout : -1);
     struct rpc *rpc = rpc_start(sandbox->client->channel, &rpc_opts, err);
     if (!rpc)
         return -1;

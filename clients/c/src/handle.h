@@ -6,8 +6,8 @@
 
 struct sandlot_client {
     struct channel *channel;
-    double timeout;        /* <= 0: none */
-    char broker_id[32];    /* of who answers there; empty: not asked yet */
+    double timeout;     /* <= 0: none */
+    char broker_id[32]; /* of who answers there; empty: not asked yet */
 };
 
 struct sandlot_sandbox {
@@ -15,8 +15,8 @@ struct sandlot_sandbox {
     struct sandlot_client *own_client; /* opened for this handle; NULL: the caller's */
     char *descriptor_json;
     struct descriptor descriptor;
-    int created;        /* by sandlot_create: to be destroyed, not released */
-    double deadline;    /* monotonic seconds that cut all calls; 0: none */
+    int created;     /* by sandlot_create: to be destroyed, not released */
+    double deadline; /* monotonic seconds that cut all calls; 0: none */
 };
 
 /* Of a call on the handle; timeout 0: the client's. */

@@ -15,8 +15,8 @@ static char *or_empty(const char *text) {
     return text ? (char *)(uintptr_t)text : empty;
 }
 
-int sandlot_open(struct sandlot_client *client, const char *descriptor_json,
-                 struct sandlot_sandbox **ret, struct sandlot_error *err) {
+int sandlot_open(struct sandlot_client *client, const char *descriptor_json, struct sandlot_sandbox **ret,
+                 struct sandlot_error *err) {
     struct descriptor descriptor;
     struct sandlot_client *own = NULL;
     if (descriptor_parse(descriptor_json, &descriptor, err) < 0)
@@ -85,10 +85,11 @@ int sandlot_serialize(struct sandlot_sandbox *sandbox, const struct sandlot_seri
     request.holder = or_empty(opts->holder);
     request.for_other_host = opts->for_other_host != 0;
     struct rpc_opts rpc = handle_rpc(sandbox, "/sandlot.v1.LeaseService/Serialize", 0);
-    if (rpc_unary(sandbox->client->channel, &rpc, &request.base,
-                  &sandlot__v1__serialize_response__descriptor, &arena, &message, err) < 0)
+    if (rpc_unary(sandbox->client->channel, &rpc, &request.base, &sandlot__v1__serialize_response__descriptor,
+                  &arena, &message, err) < 0)
         return -1;
-    *ret_descriptor_json = xstrdup(((const Sandlot__V1__SerializeResponse *)(const void *)message)->descriptor_json);
+    *ret_descriptor_json =
+        xstrdup(((const Sandlot__V1__SerializeResponse *)(const void *)message)->descriptor_json);
     return 0;
 }
 
@@ -116,13 +117,14 @@ static char *copy_name(const char *const *names, size_t name_count, int value) {
     return xstrdup(value >= 0 && value < (int)name_count ? names[value] : "unknown");
 }
 
-int sandlot_leases(struct sandlot_sandbox *sandbox, struct sandlot_lease_list **ret, struct sandlot_error *err) {
+int sandlot_leases(struct sandlot_sandbox *sandbox, struct sandlot_lease_list **ret,
+                   struct sandlot_error *err) {
     Sandlot__V1__ListLeasesRequest request = SANDLOT__V1__LIST_LEASES_REQUEST__INIT;
     AUTO_ARENA struct arena *arena = NULL;
     const ProtobufCMessage *message;
     struct rpc_opts rpc = handle_rpc(sandbox, "/sandlot.v1.LeaseService/ListLeases", 0);
-    if (rpc_unary(sandbox->client->channel, &rpc, &request.base, &sandlot__v1__list_leases_response__descriptor,
-                  &arena, &message, err) < 0)
+    if (rpc_unary(sandbox->client->channel, &rpc, &request.base,
+                  &sandlot__v1__list_leases_response__descriptor, &arena, &message, err) < 0)
         return -1;
     const Sandlot__V1__ListLeasesResponse *response = (const void *)message;
     struct sandlot_lease_list *list = xcalloc(1, sizeof *list);
@@ -163,8 +165,8 @@ int sandlot_revoke(struct sandlot_sandbox *sandbox, const char *lease_id, uint32
     const ProtobufCMessage *message;
     request.lease_id = or_empty(lease_id);
     struct rpc_opts rpc = handle_rpc(sandbox, "/sandlot.v1.LeaseService/RevokeLease", 0);
-    if (rpc_unary(sandbox->client->channel, &rpc, &request.base, &sandlot__v1__revoke_lease_response__descriptor,
-                  &arena, &message, err) < 0)
+    if (rpc_unary(sandbox->client->channel, &rpc, &request.base,
+                  &sandlot__v1__revoke_lease_response__descriptor, &arena, &message, err) < 0)
         return -1;
     if (ret_count)
         *ret_count = ((const Sandlot__V1__RevokeLeaseResponse *)(const void *)message)->revoked;

@@ -108,7 +108,8 @@ static int fill(struct create_request *request, const struct sandlot_create_opts
     message->holder = or_empty(opts->holder);
     message->n_ports = opts->port_count;
     message->ports = (uint32_t *)(uintptr_t)opts->ports;
-    message->layer = opts->layer_on_disk ? SANDLOT__V1__LAYER__LAYER_DISK : SANDLOT__V1__LAYER__LAYER_UNSPECIFIED;
+    message->layer =
+        opts->layer_on_disk ? SANDLOT__V1__LAYER__LAYER_DISK : SANDLOT__V1__LAYER__LAYER_UNSPECIFIED;
     if (opts->ttl != 0) {
         if (!(opts->ttl > 0 && opts->ttl < 1e12))
             return error_set(err, 3, "INVALID_REQUEST", "ttl must be a positive number of seconds");
@@ -187,7 +188,8 @@ int sandlot_start_with_setup(struct sandlot_client *client, const struct sandlot
     if (rc < 0 && setup_err.status == 0)
         error_set(&setup_err, 10, "SETUP_FAILED", "the setup failed");
     if (rc == 0 && sandbox->deadline > 0 && monotonic_seconds() > sandbox->deadline)
-        rc = error_set(&setup_err, DEADLINE_EXCEEDED, "SETUP_FAILED", "the setup took over %g s", setup_timeout);
+        rc = error_set(&setup_err, DEADLINE_EXCEEDED, "SETUP_FAILED", "the setup took over %g s",
+                       setup_timeout);
     sandbox->deadline = 0;
     if (rc == 0) {
         *ret = sandbox;
@@ -225,7 +227,8 @@ int sandlot_stop(struct sandlot_sandbox *sandbox, struct sandlot_error *err) {
 /* ---- Looking ---- */
 
 static const char *state_text(Sandlot__V1__SandboxState state) {
-    static const char *const names[] = {"unknown", "starting", "running", "paused", "stopped", "error", "unknown"};
+    static const char *const names[] = {"unknown", "starting", "running", "paused",
+                                        "stopped", "error",    "unknown"};
     return state >= 0 && state < (int)ARRAY_LEN(names) ? names[state] : "unknown";
 }
 
@@ -253,15 +256,16 @@ static void fill_info(struct sandlot_sandbox_info *info, const Sandlot__V1__Sand
 }
 
 static void info_fini(struct sandlot_sandbox_info *info) {
-    char *texts[] = {info->id, info->state, info->provider, info->image, info->workdir,
-                     info->rollout_id, info->last_error};
+    char *texts[] = {info->id,      info->state,      info->provider,  info->image,
+                     info->workdir, info->rollout_id, info->last_error};
     for (size_t i = 0; i < ARRAY_LEN(texts); i++)
         free(texts[i]);
     free(info->ports);
     strings_free(info->labels);
 }
 
-int sandlot_get(struct sandlot_sandbox *sandbox, struct sandlot_sandbox_info **ret, struct sandlot_error *err) {
+int sandlot_get(struct sandlot_sandbox *sandbox, struct sandlot_sandbox_info **ret,
+                struct sandlot_error *err) {
     Sandlot__V1__GetSandboxRequest request = SANDLOT__V1__GET_SANDBOX_REQUEST__INIT;
     struct rpc_opts rpc = handle_rpc(sandbox, "/sandlot.v1.SandboxService/GetSandbox", 0);
     AUTO_ARENA struct arena *arena = NULL;
@@ -296,18 +300,20 @@ static int append_page(struct sandlot_sandbox_list *list, const Sandlot__V1__Lis
     return *page->next_page_token != '\0';
 }
 
-int sandlot_list(struct sandlot_client *client, struct sandlot_sandbox_list **ret, struct sandlot_error *err) {
+int sandlot_list(struct sandlot_client *client, struct sandlot_sandbox_list **ret,
+                 struct sandlot_error *err) {
     struct sandlot_sandbox_list *list = xcalloc(1, sizeof *list);
     AUTO_FREE char *token = xstrdup("");
     for (int more = 1; more;) {
         Sandlot__V1__ListSandboxesRequest request = SANDLOT__V1__LIST_SANDBOXES_REQUEST__INIT;
-        struct rpc_opts rpc = {.method = "/sandlot.v1.SandboxService/ListSandboxes", .timeout = client->timeout};
+        struct rpc_opts rpc = {.method = "/sandlot.v1.SandboxService/ListSandboxes",
+                               .timeout = client->timeout};
         AUTO_ARENA struct arena *arena = NULL;
         const ProtobufCMessage *message;
         request.page_size = PAGE_SIZE;
         request.page_token = token;
-        if (rpc_unary(client->channel, &rpc, &request.base,
-                      &sandlot__v1__list_sandboxes_response__descriptor, &arena, &message, err) < 0) {
+        if (rpc_unary(client->channel, &rpc, &request.base, &sandlot__v1__list_sandboxes_response__descriptor,
+                      &arena, &message, err) < 0) {
             sandlot_sandbox_list_free(list);
             return -1;
         }

@@ -129,8 +129,7 @@ SANDLOT_API int sandlot_open(struct sandlot_client *client, const char *descript
                              struct sandlot_sandbox **ret, struct sandlot_error *err);
 /* The same, but with a lease of this connection's own, so that its release harms no one else. */
 SANDLOT_API int sandlot_connect(struct sandlot_client *client, const char *descriptor_json,
-                                const char *holder, struct sandlot_sandbox **ret,
-                                struct sandlot_error *err);
+                                const char *holder, struct sandlot_sandbox **ret, struct sandlot_error *err);
 /* Frees the handle; calls nothing. The sandbox and its lease live on. */
 SANDLOT_API void sandlot_close(struct sandlot_sandbox *sandbox);
 
@@ -148,9 +147,8 @@ struct sandlot_serialize_opts {
 };
 
 /* A descriptor to hand on; opts may be NULL. Free with sandlot_string_free. */
-SANDLOT_API int sandlot_serialize(struct sandlot_sandbox *sandbox,
-                                  const struct sandlot_serialize_opts *opts, char **ret_descriptor_json,
-                                  struct sandlot_error *err);
+SANDLOT_API int sandlot_serialize(struct sandlot_sandbox *sandbox, const struct sandlot_serialize_opts *opts,
+                                  char **ret_descriptor_json, struct sandlot_error *err);
 SANDLOT_API void sandlot_string_free(char *text);
 
 /* Gives the lease back: its token is dead when this returns. Not for a handle that sandlot_create made
@@ -192,9 +190,9 @@ SANDLOT_API void sandlot_sandbox_list_free(struct sandlot_sandbox_list *list);
 
 struct sandlot_lease_info {
     char *id, *parent_id, *holder;
-    char *scope; /* "observe", "operate", "owner" */
-    char *kind;  /* "created", "serialized", "connected" */
-    char *state; /* "live", "released", "revoked", "expired" */
+    char *scope;                     /* "observe", "operate", "owner" */
+    char *kind;                      /* "created", "serialized", "connected" */
+    char *state;                     /* "live", "released", "revoked", "expired" */
     double create_time, expire_time; /* Unix time */
 };
 
@@ -208,8 +206,8 @@ SANDLOT_API int sandlot_leases(struct sandlot_sandbox *sandbox, struct sandlot_l
                                struct sandlot_error *err);
 SANDLOT_API void sandlot_lease_list_free(struct sandlot_lease_list *list);
 /* Scope owner. Ends the lease and all minted from it. ret_count (may be NULL): how many ended now. */
-SANDLOT_API int sandlot_revoke(struct sandlot_sandbox *sandbox, const char *lease_id,
-                               uint32_t *ret_count, struct sandlot_error *err);
+SANDLOT_API int sandlot_revoke(struct sandlot_sandbox *sandbox, const char *lease_id, uint32_t *ret_count,
+                               struct sandlot_error *err);
 
 /* ---- Commands ---- */
 
@@ -221,7 +219,7 @@ struct sandlot_exec_opts {
     const char *user; /* name, uid or uid:gid; NULL: root */
     double timeout;   /* the command's, seconds; 0 = 180, negative = none */
     const void *stdin_data;
-    size_t stdin_len; /* at most 1 MiB */
+    size_t stdin_len;                /* at most 1 MiB */
     uint64_t max_stdout, max_stderr; /* bytes to return; 0 = 2 MiB */
     double call_timeout;             /* RPC deadline: ends the command too; 0 = none */
 };
