@@ -60,7 +60,9 @@ layers-check:
 fresh-check:
 	@tests/fresh-check
 
-install: build
+install: deps-build
+	@cmake -G Ninja -S . -B $(BUILD) -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
+	@ninja -C $(BUILD) -j $(JOBS) --quiet
 	@DESTDIR=$(DESTDIR) cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
