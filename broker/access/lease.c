@@ -27,6 +27,7 @@ struct group {
 struct lease_table {
     struct store *store;
     struct group *groups; /* by sandbox id */
+    uint64_t last_sequence;
     uv_timer_t look;
     LIST_HEAD(, lease_watch) watches;
 };
@@ -56,15 +57,6 @@ const struct lease *lease_find(const struct lease_table *table, const char *sand
                                const char *lease_id) {
     const struct lease_group *group = lease_group_find(table, sandbox_id);
     return group ? find_in(group, lease_id) : NULL;
-}
-
-static struct lease *find_anywhere(const struct lease_table *table, const char *lease_id) {
-    for (struct group *group = table->groups; group; group = group->hh.next) {
-        struct lease *lease = find_in(&group->group, lease_id);
-        if (lease)
-            return lease;
-    }
-    return NULL;
 }
 
 enum lease_state lease_state_now(const struct lease *lease) {
@@ -123,6 +115,7 @@ static void put_record(struct store_txn *txn, const struct lease *lease) {
     record.rollout_id = lease->group->rollout_id;
     record.create_unix_ms = lease->create_unix_ms;
     record.expire_unix_ms = lease->expire_unix_ms;
+    record.sequence = lease->sequence;
     size_t len = sandlot__store__v1__lease_record__get_packed_size(&record);
     AUTO_FREE uint8_t *bytes = xcalloc(1, len);
     sandlot__store__v1__lease_record__pack(&record, bytes);
@@ -171,6 +164,7 @@ void lease_mint(struct lease_table *table, const struct lease_mint_opts *opts, l
     lease->state = LEASE_LIVE;
     snprintf(lease->holder, sizeof lease->holder, "%s", opts->holder);
     lease->create_unix_ms = clock_unix_ms();
+    lease->sequence = ++table->last_sequence;
     lease->expire_unix_ms = opts->expire_unix_ms;
     if (parent && parent->expire_unix_ms < lease->expire_unix_ms)
         lease->expire_unix_ms = parent->expire_unix_ms;
@@ -254,14 +248,11 @@ static void on_ended(void *arg, uint64_t revision, const struct err *err) {
     free(ending);
 }
 
-static void end_lease(struct lease_table *table, const char *lease_id, enum lease_state state,
+static void end_lease(struct lease_table *table, const struct lease *lease, enum lease_state state,
                       struct ending *ending) {
-    struct lease *lease = find_anywhere(table, lease_id);
     struct store_txn *txn = store_txn_create();
-    if (lease) {
-        memcpy(ending->sandbox_id, lease->group->sandbox_id, sizeof ending->sandbox_id);
-        ending->ended = end_tree(lease->group, lease_id, state, txn);
-    }
+    memcpy(ending->sandbox_id, lease->group->sandbox_id, sizeof ending->sandbox_id);
+    ending->ended = end_tree(lease->group, lease->id, state, txn);
     store_commit(table->store, txn, STORE_DISK, on_ended, ending);
     end_watches(table);
 }
@@ -274,14 +265,14 @@ static struct ending *ending_new(struct lease_table *table, lease_done_cb cb, vo
     return ending;
 }
 
-void lease_release(struct lease_table *table, const char *lease_id, lease_done_cb cb, void *arg) {
+void lease_release(struct lease_table *table, const struct lease *lease, lease_done_cb cb, void *arg) {
     struct ending *ending = ending_new(table, cb, arg);
     ending->count_live = true;
-    end_lease(table, lease_id, LEASE_RELEASED, ending);
+    end_lease(table, lease, LEASE_RELEASED, ending);
 }
 
-void lease_revoke(struct lease_table *table, const char *lease_id, lease_done_cb cb, void *arg) {
-    end_lease(table, lease_id, LEASE_REVOKED, ending_new(table, cb, arg));
+void lease_revoke(struct lease_table *table, const struct lease *lease, lease_done_cb cb, void *arg) {
+    end_lease(table, lease, LEASE_REVOKED, ending_new(table, cb, arg));
 }
 
 static void on_forgotten(void *arg, uint64_t revision, const struct err *err) {
@@ -401,11 +392,14 @@ static void on_record(void *arg, const char *key, uint64_t revision, const uint8
     lease->state = (enum lease_state)record->state;
     lease->create_unix_ms = record->create_unix_ms;
     lease->expire_unix_ms = record->expire_unix_ms;
+    lease->sequence = record->sequence;
+    if (record->sequence > load->table->last_sequence)
+        load->table->last_sequence = record->sequence;
     lease->group = &group->group;
     /* Keys are random: keep the list by age. */
     struct lease *at;
     TAILQ_FOREACH (at, &group->group.leases, link)
-        if (at->create_unix_ms > lease->create_unix_ms)
+        if (at->sequence > lease->sequence)
             break;
     if (at)
         TAILQ_INSERT_BEFORE(at, lease, link);

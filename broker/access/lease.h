@@ -28,6 +28,7 @@ struct lease {
     enum lease_state state; /* LIVE may be over by the clock: ask lease_state_now */
     char holder[LEASE_HOLDER_MAX];
     int64_t create_unix_ms, expire_unix_ms;
+    uint64_t sequence; /* by age */
     struct lease_group *group;
     TAILQ_ENTRY(lease) link;
 };
@@ -72,9 +73,9 @@ void lease_table_close(struct lease_table *table);
 void lease_mint(struct lease_table *table, const struct lease_mint_opts *opts, lease_mint_cb cb, void *arg);
 /* Dead from now on; cb when that is on disk. count: leases of the sandbox that are still live.
  * A lease that ended before is fine. Leases minted from it end with it. */
-void lease_release(struct lease_table *table, const char *lease_id, lease_done_cb cb, void *arg);
+void lease_release(struct lease_table *table, const struct lease *lease, lease_done_cb cb, void *arg);
 /* The lease and all below it. count: how many this call ended. */
-void lease_revoke(struct lease_table *table, const char *lease_id, lease_done_cb cb, void *arg);
+void lease_revoke(struct lease_table *table, const struct lease *lease, lease_done_cb cb, void *arg);
 /* The sandbox is gone. */
 void lease_forget_sandbox(struct lease_table *table, const char *sandbox_id);
 

@@ -78,6 +78,7 @@ static void free_if_over(struct call *call) {
 
 static void start_batch(struct call *call, const grpc_op *ops, size_t count, struct pump_tag *tag) {
     call->batches++;
+    pump_tag_hand_over(tag);
     grpc_call_error rc = grpc_call_start_batch(call->call, ops, count, tag, NULL);
     if (rc != GRPC_CALL_OK) {
         log_error("rpc", "batch refused by gRPC: %s", grpc_call_error_to_string(rc));
@@ -218,6 +219,15 @@ static void on_request_read(struct call *call) {
     }
     call->request = unpack_received(call, &call->request_arena, &err);
     if (!call->request) {
+        call_fail(call, &err);
+        return;
+    }
+    /* While the request was on its way the sandbox may have gone, and its leases with it. */
+    if (call->method->need.lease &&
+        !(call->lease = lease_find(server_context(call->server)->leases, call->grant.sandbox_id,
+                                   call->grant.lease_id))) {
+        err_set(&err, ERR_NOT_FOUND, REASON(SANDBOX_NOT_FOUND), "sandbox %s does not exist any more",
+                call->grant.sandbox_id);
         call_fail(call, &err);
         return;
     }

@@ -29,6 +29,7 @@ void call_set_ops(struct call *call, const struct call_ops *ops, void *state);
 void *call_state(const struct call *call);
 const struct rpc_context *call_context(const struct call *call);
 const struct grant *call_grant(const struct call *call);
+/* Valid when the handler is called, not later: it may go with its sandbox. */
 const struct lease *call_lease(const struct call *call);
 const struct method *call_method(const struct call *call);
 /* UNARY and SERVER_STREAM: the request; valid until the call ends. */

@@ -211,8 +211,7 @@ static void on_released(void *arg, uint32_t count, const struct err *err) {
 }
 
 void handle_release(struct call *call) {
-    struct pending *pending = wait_for(call);
-    lease_release(call_context(call)->leases, call_grant(call)->lease_id, on_released, pending);
+    lease_release(call_context(call)->leases, call_lease(call), on_released, wait_for(call));
 }
 
 static void on_revoked(void *arg, uint32_t count, const struct err *err) {
@@ -245,7 +244,7 @@ void handle_revoke_lease(struct call *call) {
         call_fail(call, &err);
         return;
     }
-    lease_revoke(leases, target->id, on_revoked, wait_for(call));
+    lease_revoke(leases, target, on_revoked, wait_for(call));
 }
 
 /* ---- ListLeases ---- */

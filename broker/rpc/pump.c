@@ -44,6 +44,7 @@ static void *pump_main(void *arg) {
         if (event.type == GRPC_QUEUE_SHUTDOWN)
             break;
         struct pump_tag *tag = event.tag;
+        (void)atomic_load_explicit(&tag->handed, memory_order_acquire);
         if (tag->on_pump_thread) {
             tag->done(tag, event.success != 0);
             continue;

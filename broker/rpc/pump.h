@@ -4,6 +4,7 @@
 #pragma once
 
 #include <grpc/grpc.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <uv.h>
 
@@ -18,7 +19,14 @@ struct pump_tag {
     /* pump's own */
     struct mail mail;
     bool ok;
+    atomic_uint handed;
 };
+
+/* Before the tag goes to gRPC: what was written so far is seen by whoever gets its event. gRPC orders
+ * the two as well, but neither the language nor a race detector can know that. */
+static inline void pump_tag_hand_over(struct pump_tag *tag) {
+    atomic_fetch_add_explicit(&tag->handed, 1, memory_order_release);
+}
 
 struct pump *pump_create(uv_loop_t *loop);
 grpc_completion_queue *pump_queue(struct pump *pump);

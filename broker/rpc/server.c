@@ -74,6 +74,7 @@ struct server {
 static void arm(struct server *server, struct armed *armed) {
     armed->call = call_create(server);
     grpc_completion_queue *queue = pump_queue(server->pump);
+    pump_tag_hand_over(&armed->tag);
     grpc_call_error rc = grpc_server_request_call(server->grpc, &armed->call->call, &armed->call->details,
                                                   &armed->call->metadata, queue, queue, &armed->tag);
     if (rc != GRPC_CALL_OK) {
@@ -250,7 +251,8 @@ struct server *server_create(uv_loop_t *loop, const struct rpc_context *context,
             return NULL; /* the process ends */
     grpc_server_start(server->grpc);
     for (size_t i = 0; i < ARMED; i++) {
-        server->armed[i].tag = (struct pump_tag){.done = on_call, .on_pump_thread = true};
+        server->armed[i].tag.done = on_call;
+        server->armed[i].tag.on_pump_thread = true;
         arm(server, &server->armed[i]);
     }
     server->unix_listeners = xcalloc(opts->listener_count, sizeof *server->unix_listeners);
@@ -335,7 +337,8 @@ void server_close(struct server *server, uint64_t drain_ms, void (*cb)(void *arg
     health_set_serving(server->context->health, false);
     for (size_t i = 0; i < server->unix_count; i++)
         uv_close((uv_handle_t *)&server->unix_listeners[i].poll, on_handle_closed);
-    server->shutdown_tag = (struct pump_tag){.done = on_shut_down};
+    server->shutdown_tag.done = on_shut_down;
+    pump_tag_hand_over(&server->shutdown_tag);
     grpc_server_shutdown_and_notify(server->grpc, pump_queue(server->pump), &server->shutdown_tag);
     uv_timer_start(&server->drain_timer, on_drain_over, drain_ms, 0);
 }

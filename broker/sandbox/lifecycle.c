@@ -110,6 +110,7 @@ static void become_gone(struct sandbox *sandbox) {
     answer(&sandbox->created, err_is_set(&sandbox->create_error) ? &sandbox->create_error : &gone);
     answer(&sandbox->destroyed, NULL);
     free_later(sandbox);
+    registry_on_settled(sandbox->registry);
 }
 
 static void wait_for_retry(struct sandbox *sandbox, const struct err *err);
@@ -189,6 +190,7 @@ static void wait_for_retry(struct sandbox *sandbox, const struct err *err) {
     err_set(&told, ERR_UNAVAILABLE, REASON(TEARDOWN_FAILED),
             "teardown of %s failed and is tried again by the broker: %s", sandbox->id, err->text);
     answer(&sandbox->destroyed, &told);
+    registry_on_settled(sandbox->registry);
 }
 
 void lifecycle_stop(struct sandbox *sandbox, bool expired) {
@@ -498,6 +500,7 @@ static void on_adopt_outcome(struct sandbox *sandbox, const struct err *err) {
     if (sandbox->destroy_wanted)
         lifecycle_stop(sandbox, sandbox->expired);
     registry_on_adopted(registry);
+    registry_on_settled(registry);
 }
 
 void lifecycle_adopt(struct sandbox *sandbox) {

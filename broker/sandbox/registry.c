@@ -292,16 +292,31 @@ void registry_destroy_sandbox(struct registry *registry, struct sandbox *sandbox
     lifecycle_stop(sandbox, false);
 }
 
-static void finish_shutdown(struct registry *registry) {
+/* Nothing is on its way to the provider or the store for it. */
+static bool is_at_rest(const struct sandbox *sandbox, bool destroy_all) {
+    switch ((enum sandbox_state)sandbox->sm.state) {
+    case SANDBOX_RUNNING:
+    case SANDBOX_FAILED: return !destroy_all;
+    case SANDBOX_WAITING: return true; /* its teardown failed; the next start goes on with it */
+    default: return false;
+    }
+}
+
+void registry_on_settled(struct registry *registry) {
     struct sandbox *sandbox, *next;
+    if (!registry->shutting_down || !registry->shutdown_cb)
+        return;
+    for (sandbox = registry->sandboxes; sandbox; sandbox = sandbox->hh.next)
+        if (!is_at_rest(sandbox, registry->destroy_all))
+            return;
     HASH_ITER (hh, registry->sandboxes, sandbox, next) {
         HASH_DEL(registry->sandboxes, sandbox);
         lifecycle_detach(sandbox);
     }
     registry->count = 0;
-    if (registry->shutdown_cb)
-        registry->shutdown_cb(registry->shutdown_arg);
+    void (*cb)(void *) = registry->shutdown_cb;
     registry->shutdown_cb = NULL;
+    cb(registry->shutdown_arg);
 }
 
 void registry_on_gone(struct sandbox *sandbox) {
@@ -310,21 +325,19 @@ void registry_on_gone(struct sandbox *sandbox) {
     registry->count--;
     tombstone_add(registry, sandbox);
     registry->ops->gone(registry->arg, sandbox->id);
-    if (registry->shutting_down && registry->count == 0)
-        finish_shutdown(registry);
 }
 
+/* Unfinished creations are undone and teardowns finished in any case; both end within a bound. */
 void registry_shutdown(struct registry *registry, bool destroy, void (*cb)(void *arg), void *arg) {
+    struct sandbox *sandbox, *next;
     registry->shutdown_cb = cb;
     registry->shutdown_arg = arg;
     registry->shutting_down = true;
-    if (!destroy || registry->count == 0) {
-        finish_shutdown(registry);
-        return;
-    }
-    struct sandbox *sandbox, *next;
+    registry->destroy_all = destroy;
     HASH_ITER (hh, registry->sandboxes, sandbox, next)
-        lifecycle_stop(sandbox, false);
+        if (destroy || sandbox->sm.state < SANDBOX_RUNNING)
+            lifecycle_stop(sandbox, false);
+    registry_on_settled(registry);
 }
 
 void registry_on_exited(struct registry *registry, const char *id) {

@@ -19,7 +19,7 @@ struct registry {
     size_t count;
     struct tombstone *tombstones;
     unsigned tombstone_count;
-    bool shutting_down;
+    bool shutting_down, destroy_all;
     void (*shutdown_cb)(void *arg);
     void *shutdown_arg;
     unsigned adopting; /* loads that still connect */
@@ -38,4 +38,6 @@ void lifecycle_arm_expiry(struct sandbox *sandbox);
 
 /* registry.c */
 void registry_on_adopted(struct registry *registry);
-void registry_on_gone(struct sandbox *sandbox); /* frees it */
+void registry_on_gone(struct sandbox *sandbox); /* takes it off the list */
+/* A sandbox has come to rest: a shutdown may have waited for it. */
+void registry_on_settled(struct registry *registry);

@@ -148,6 +148,14 @@ static void on_reply(struct local *local, const struct spawner_reply *reply, int
         complete(local, pending, fd, outcome);
 }
 
+static void complete_all(struct local *local, enum err_code code, const char *why) {
+    struct pending *pending, *next;
+    struct err err;
+    err_set(&err, code, SANDLOT__V1__ERROR_REASON__ERROR_REASON_NOT_SERVING, "%s", why);
+    HASH_ITER (hh, local->pending, pending, next)
+        complete(local, pending, -1, &err);
+}
+
 /* False: nothing more to read now. */
 static bool receive_one(struct local *local) {
     struct spawner_reply reply;
@@ -166,6 +174,7 @@ static bool receive_one(struct local *local) {
     if (n == 0) {
         uv_poll_stop(&local->poll);
         log_error("local", "the spawner is gone");
+        complete_all(local, ERR_UNAVAILABLE, "the spawner is gone");
         local->events->lost(local->arg);
         return false;
     }
@@ -209,13 +218,8 @@ static void on_poll_closed(uv_handle_t *handle) {
 
 static void local_close(struct provider *provider) {
     struct local *local = CONTAINER_OF(provider, struct local, provider);
-    struct pending *pending, *next;
-    struct err err;
     local->closing = true;
-    err_set(&err, ERR_CANCELLED, SANDLOT__V1__ERROR_REASON__ERROR_REASON_NOT_SERVING,
-            "the broker is shutting down");
-    HASH_ITER (hh, local->pending, pending, next)
-        complete(local, pending, -1, &err);
+    complete_all(local, ERR_CANCELLED, "the broker is shutting down");
     while (!STAILQ_EMPTY(&local->unsent)) {
         struct unsent *unsent = STAILQ_FIRST(&local->unsent);
         STAILQ_REMOVE_HEAD(&local->unsent, link);

@@ -11,7 +11,8 @@
 
 #define REASON(name) SANDLOT__V1__ERROR_REASON__ERROR_REASON_##name
 
-static struct keyring keyring = {.broker_id = "br-0123456789abcdef", .keys = {{.id = "k1"}, {.id = "k2"}}, .count = 2};
+static struct keyring keyring = {
+    .broker_id = "br-0123456789abcdef", .keys = {{.id = "k1"}, {.id = "k2"}}, .count = 2};
 static uv_loop_t loop;
 static struct store *store;
 static struct lease_table *leases;
@@ -62,9 +63,14 @@ static void on_minted(void *arg, const struct lease *lease, const struct err *er
     uv_stop(&loop);
 }
 
-static const struct lease *mint(const struct lease *parent, enum scope scope, enum lease_kind kind, int64_t ttl_ms) {
-    struct lease_mint_opts opts = {.parent = parent, .sandbox_id = "sb-fedcba9876543210", .rollout_id = "ro",
-                                   .scope = scope, .kind = kind, .holder = "h",
+static const struct lease *mint(const struct lease *parent, enum scope scope, enum lease_kind kind,
+                                int64_t ttl_ms) {
+    struct lease_mint_opts opts = {.parent = parent,
+                                   .sandbox_id = "sb-fedcba9876543210",
+                                   .rollout_id = "ro",
+                                   .scope = scope,
+                                   .kind = kind,
+                                   .holder = "h",
                                    .expire_unix_ms = clock_unix_ms() + ttl_ms};
     minted = NULL;
     lease_mint(leases, &opts, on_minted, NULL);
@@ -87,7 +93,8 @@ static int check_sandbox(void *arg, const char *sandbox_id, struct err *err) {
     return gone ? err_set(err, ERR_NOT_FOUND, REASON(SANDBOX_NOT_FOUND), "gone") : 0;
 }
 
-static int decide(const struct lease *lease, const struct access_need *need, const char *rollout, struct err *err) {
+static int decide(const struct lease *lease, const struct access_need *need, const char *rollout,
+                  struct err *err) {
     struct access access = {&keyring, leases, check_sandbox, NULL};
     struct identity identity = {.tenant = "uid:1"};
     struct access_claim claim = {.identity = &identity};
@@ -107,9 +114,10 @@ static int decide(const struct lease *lease, const struct access_need *need, con
 }
 
 static void test_decisions_in_their_order(void) {
-    static const struct access_need operate = {.lease = true, .least = SCOPE_OPERATE}, none = {.lease = false},
-                                    connect = {.lease = true, .least = SCOPE_OBSERVE, .takes_serialized = true},
-                                    release = {.lease = true, .least = SCOPE_OBSERVE, .takes_serialized = true, .takes_ended = true};
+    static const struct access_need
+        operate = {.lease = true, .least = SCOPE_OPERATE},
+        none = {.lease = false}, connect = {.lease = true, .least = SCOPE_OBSERVE, .takes_serialized = true},
+        release = {.lease = true, .least = SCOPE_OBSERVE, .takes_serialized = true, .takes_ended = true};
     struct err err;
     const struct lease *owner = mint(NULL, SCOPE_OWNER, LEASE_CREATED, 60000);
     const struct lease *lent = mint(owner, SCOPE_OBSERVE, LEASE_SERIALIZED, 600000);
@@ -133,7 +141,7 @@ static void test_decisions_in_their_order(void) {
     gone = 0;
 
     CHECK_INT(lease_live_count(leases, "sb-fedcba9876543210"), 3);
-    lease_release(leases, lent->id, on_count, NULL);
+    lease_release(leases, lent, on_count, NULL);
     uv_run(&loop, UV_RUN_DEFAULT);
     CHECK_INT(counted, 1); /* the connection went with it */
     CHECK_INT(decide(lent, &connect, NULL, &err), -1);
@@ -213,8 +221,12 @@ static void stop(void) {
 }
 
 static const struct test tests[] = {
-    TEST(start), TEST(test_token_round_trip_and_rotation), TEST(test_every_changed_byte_is_refused),
-    TEST(test_decisions_in_their_order), TEST(test_leases_are_found_again), TEST(stop),
+    TEST(start),
+    TEST(test_token_round_trip_and_rotation),
+    TEST(test_every_changed_byte_is_refused),
+    TEST(test_decisions_in_their_order),
+    TEST(test_leases_are_found_again),
+    TEST(stop),
 };
 
 SUITE("access", tests)

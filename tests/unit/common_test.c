@@ -113,7 +113,8 @@ static void test_utf8(void) {
         CHECK_INT(utf8_is_text((const uint8_t *)cases[i].text, cases[i].len), cases[i].ok);
 }
 
-static ProtobufCMessage *try_unpack(const uint8_t *bytes, size_t len, size_t max, struct arena **arena, struct err *err) {
+static ProtobufCMessage *try_unpack(const uint8_t *bytes, size_t len, size_t max, struct arena **arena,
+                                    struct err *err) {
     *arena = NULL;
     *err = (struct err){0};
     return unpack(&sandlot__v1__create_sandbox_request__descriptor, bytes, len, max, 7, arena, err);
@@ -226,9 +227,15 @@ static void test_mailbox_loses_nothing(void) {
 }
 
 static const struct test tests[] = {
-    TEST(test_frame_round_trip), TEST(test_frame_refuses_nonsense), TEST(test_buf_has_a_hard_maximum),
-    TEST(test_json_is_strict),   TEST(test_utf8),                   TEST(test_unpack_is_bounded),
-    TEST(test_ids),              TEST(test_errors_wrap),            TEST(test_mailbox_loses_nothing),
+    TEST(test_frame_round_trip),
+    TEST(test_frame_refuses_nonsense),
+    TEST(test_buf_has_a_hard_maximum),
+    TEST(test_json_is_strict),
+    TEST(test_utf8),
+    TEST(test_unpack_is_bounded),
+    TEST(test_ids),
+    TEST(test_errors_wrap),
+    TEST(test_mailbox_loses_nothing),
 };
 
 SUITE("common", tests)

@@ -33,7 +33,8 @@ static int put(const char *key, uint64_t if_revision, const char *value) {
 static void on_item(void *arg, const char *key, uint64_t revision, const uint8_t *value, size_t len) {
     (void)arg;
     (void)revision;
-    snprintf(listed + strlen(listed), sizeof listed - strlen(listed), "%s=%.*s ", key, (int)len, (const char *)value);
+    snprintf(listed + strlen(listed), sizeof listed - strlen(listed), "%s=%.*s ", key, (int)len,
+             (const char *)value);
     items++;
 }
 
@@ -125,7 +126,8 @@ static void test_unusable_file_is_an_error(void) {
     struct err err = {0};
     char path[64], command[256];
     snprintf(path, sizeof path, "%s/broken", dir);
-    snprintf(command, sizeof command, "mkdir %s && echo this is no database at all, nowhere near > %s/registry.db", path, path);
+    snprintf(command, sizeof command,
+             "mkdir %s && echo this is no database at all, nowhere near > %s/registry.db", path, path);
     CHECK_INT(system(command), 0);
     CU_ASSERT_PTR_NULL(store_open(&loop, path, &err));
     CHECK_INT(err.code, ERR_UNAVAILABLE);
@@ -149,8 +151,13 @@ static void stop(void) {
 }
 
 static const struct test tests[] = {
-    TEST(start), TEST(test_conditions), TEST(test_a_transaction_is_all_or_nothing), TEST(test_many_at_once),
-    TEST(test_reopened), TEST(test_unusable_file_is_an_error), TEST(stop),
+    TEST(start),
+    TEST(test_conditions),
+    TEST(test_a_transaction_is_all_or_nothing),
+    TEST(test_many_at_once),
+    TEST(test_reopened),
+    TEST(test_unusable_file_is_an_error),
+    TEST(stop),
 };
 
 SUITE("store", tests)

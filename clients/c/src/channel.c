@@ -8,6 +8,7 @@
 #include <grpc/support/alloc.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,7 @@ struct waiter {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     bool done, ok;
+    atomic_bool handed;
 };
 
 /* ---- The channel ---- */
@@ -46,6 +48,7 @@ static void *take_events(void *arg) {
         if (event.type == GRPC_QUEUE_SHUTDOWN)
             return NULL;
         struct waiter *waiter = event.tag;
+        (void)atomic_load_explicit(&waiter->handed, memory_order_acquire);
         pthread_mutex_lock(&waiter->lock);
         waiter->done = true;
         waiter->ok = event.success != 0;
@@ -118,9 +121,12 @@ int channel_check_process(const struct channel *channel, struct sandlot_error *e
 /* ---- Batches ---- */
 
 static void waiter_init(struct waiter *waiter) {
-    *waiter = (struct waiter){.done = false};
+    waiter->done = waiter->ok = false;
     pthread_mutex_init(&waiter->lock, NULL);
     pthread_cond_init(&waiter->wake, NULL);
+    /* The thread that takes the event has seen all of the above: gRPC orders the two, but neither the
+     * language nor a race detector can know that. */
+    atomic_store_explicit(&waiter->handed, true, memory_order_release);
 }
 
 static bool waiter_wait(struct waiter *waiter) {
