@@ -95,7 +95,7 @@ void fixture_launch(struct fixture *fixture) {
     posix_spawn_file_actions_adddup2(&actions, ready[1], 30);
     posix_spawn_file_actions_addopen(&actions, 1, log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     posix_spawn_file_actions_adddup2(&actions, 1, 2);
-    if (posix_spawn(&fixture->pid, program, &actions, NULL, argv, environ) != 0)
+    if (posix_spawn(&fixture->pid, setpriv, &actions, NULL, argv, environ) != 0)
         die(program);
     posix_spawn_file_actions_destroy(&actions);
     close(ready[1]);
