@@ -88,8 +88,11 @@ void fixture_launch(struct fixture *fixture) {
     if (pipe2(ready, O_CLOEXEC) < 0)
         die("pipe");
     snprintf(ready_text, sizeof ready_text, "%d", 30);
-    char *argv[] = {program, "--config",      fixture->config, "--listen",   fixture->address, "--state-dir",
-                    state,   "--on-shutdown", "destroy",       "--ready-fd", ready_text,       NULL};
+    /* Should this program crash, its broker ends with it. */
+    char setpriv[] = "/usr/bin/setpriv";
+    char *argv[] = {setpriv,         "--pdeathsig", "TERM",           program,       "--config",
+                    fixture->config, "--listen",    fixture->address, "--state-dir", state,
+                    "--on-shutdown", "destroy",     "--ready-fd",     ready_text,    NULL};
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ready[1], 30);
