@@ -34,6 +34,8 @@
 
 #define START_TIMEOUT_MS 10000
 #define REMOVE_RETRY_MS 2
+#define REMOVE_NAPS 10
+#define REMOVE_NAP_US 20
 #define REMOVE_TRIES_MAX 2500
 #define REASON(name) SANDLOT__V1__ERROR_REASON__ERROR_REASON_##name
 
@@ -394,7 +396,12 @@ void box_on_removed(struct box *box, int status) {
 /* The last processes leave their cgroup a moment after they are dead. */
 static void try_removal(struct box *box) {
     box->due_ms = 0;
-    if (box_cgroup_remove(box->host->cgroups, box->id) < 0) {
+    int rc = box_cgroup_remove(box->host->cgroups, box->id);
+    for (int nap = 0; rc < 0 && errno == EBUSY && box->tries == 0 && nap < REMOVE_NAPS; nap++) {
+        usleep(REMOVE_NAP_US); /* mostly enough, and far below the timer's millisecond */
+        rc = box_cgroup_remove(box->host->cgroups, box->id);
+    }
+    if (rc < 0) {
         if (++box->tries < REMOVE_TRIES_MAX) {
             box->due_ms = clock_monotonic_ms() + REMOVE_RETRY_MS;
             return;
