@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 CTEST = ctest --output-on-failure --no-tests=error
 SOURCES = $(shell git ls-files '*.c' '*.h')
 
-.PHONY: all build demo test asan tsan clang bench soak format format-check layers-check fresh-check install clean deps deps-build
+.PHONY: all build demo test asan tsan clang bench soak format format-check tidy layers-check fresh-check install clean deps deps-build
 
 all: build
 
@@ -40,7 +40,7 @@ tsan: deps
 
 # Builds everything with clang's warnings as errors.
 clang: deps
-	@CC=clang cmake -G Ninja -S . -B $(BUILD)-clang -DCMAKE_C_COMPILER=clang >/dev/null
+	@cmake -G Ninja -S . -B $(BUILD)-clang -DCMAKE_C_COMPILER=clang -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >/dev/null
 	@ninja -C $(BUILD)-clang -j $(JOBS) --quiet
 
 bench: build
@@ -53,6 +53,10 @@ format:
 	@clang-format -i $(SOURCES)
 format-check:
 	@clang-format --dry-run --Werror $(SOURCES)
+# clang-tidy over everything that is not generated.
+tidy: clang
+	@git ls-files 'broker/*.c' 'common/*.c' 'agent/*.c' 'spawner/*.c' 'providers/*.c' 'clients/*.c' | xargs -P $(JOBS) -n 6 clang-tidy -p $(BUILD)-clang --quiet 2>/dev/null
+
 layers-check:
 	@tests/layers.py
 

@@ -27,6 +27,15 @@ def mounts():
 
 
 def cgroups():
+    """Of a broker that runs elsewhere on this machine they are no leftovers: then each test's own check
+    of its broker has to do."""
+    for path in glob.glob("/proc/[0-9]*/comm"):
+        try:
+            with open(path) as comm:
+                if comm.read() == "sandlotd\n":
+                    return
+        except OSError:
+            continue
     for directory in glob.glob("/sys/fs/cgroup/**/*br-*", recursive=True):
         if os.path.basename(directory).startswith(("sandlot-br-", "broker-br-")):
             inside = glob.glob(directory + "/**/*procs", recursive=True)

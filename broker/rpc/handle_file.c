@@ -69,7 +69,7 @@ static void on_upload_message(struct call *call, const ProtobufCMessage *message
                       "the first message is the target, all others chunks");
     else if (request->chunk.len > CHUNK_MAX)
         err_violation(&err, REASON(INVALID_REQUEST), "chunk", "at most %d bytes", CHUNK_MAX);
-    if (err_is_set(&err))
+    if (err_is_set(&err) || !request)
         fail_upload(call, &err);
     else if (request->chunk.len == 0)
         call_read(call);

@@ -130,6 +130,7 @@ static void answer_services(struct call *call, response_type *response) {
     Grpc__Reflection__V1__ListServiceResponse list = GRPC__REFLECTION__V1__LIST_SERVICE_RESPONSE__INIT;
     Grpc__Reflection__V1__ServiceResponse services[FILES_MAX];
     Grpc__Reflection__V1__ServiceResponse *pointers[FILES_MAX];
+    memset(services, 0, sizeof services);
     for (size_t i = 0; i < set->n_file; i++)
         for (size_t k = 0; k < set->file[i]->n_service && list.n_service < FILES_MAX; k++) {
             Grpc__Reflection__V1__ServiceResponse *service = &services[list.n_service];
@@ -137,7 +138,7 @@ static void answer_services(struct call *call, response_type *response) {
             service->name = xasprintf("%s.%s", set->file[i]->package, set->file[i]->service[k]->name);
             pointers[list.n_service++] = service;
         }
-    list.service = pointers;
+    list.service = list.n_service ? pointers : NULL;
     response->message_response_case =
         GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_LIST_SERVICES_RESPONSE;
     response->list_services_response = &list;
