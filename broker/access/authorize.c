@@ -12,23 +12,6 @@ static const char *scope_name(enum scope scope) {
     return names[scope];
 }
 
-static int check_state(const struct lease *lease, const struct access_need *need, struct err *err) {
-    switch (lease_state_now(lease)) {
-    case LEASE_LIVE: return 0;
-    case LEASE_RELEASED:
-        if (need->takes_ended)
-            return 0;
-        return err_set(err, ERR_UNAUTHENTICATED, REASON(LEASE_RELEASED),
-                       "this lease was released; connect again from the lent descriptor");
-    case LEASE_EXPIRED:
-        return err_set(err, ERR_UNAUTHENTICATED, REASON(LEASE_EXPIRED),
-                       "this lease has expired; ask the sandbox's owner for another");
-    default:
-        return err_set(err, ERR_UNAUTHENTICATED, REASON(LEASE_REVOKED),
-                       "this lease was revoked; ask the sandbox's owner for another");
-    }
-}
-
 static int find_lease(const struct access *access, const struct access_need *need,
                       const struct access_claim *claim, struct grant *grant, const struct lease **ret,
                       struct err *err) {
@@ -39,7 +22,7 @@ static int find_lease(const struct access *access, const struct access_need *nee
         return err_set(err, ERR_UNAUTHENTICATED, REASON(LEASE_INVALID),
                        "the lease token is not one of this broker's");
     *ret = lease_find(access->leases, grant->sandbox_id, grant->lease_id);
-    if (*ret && check_state(*ret, need, err) < 0)
+    if (*ret && lease_check_live(*ret, need->takes_ended, err) < 0)
         return -1;
     if (access->check_sandbox(access->arg, grant->sandbox_id, err) < 0)
         return -1;

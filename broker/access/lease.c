@@ -14,6 +14,8 @@
 #include "sandlot/v1/errors.pb-c.h"
 
 #define PREFIX "lease/"
+#define LEASES_MAX 4096 /* per sandbox, ended ones included */
+#define DEPTH_MAX 64    /* of the chain from the creator's */
 #define LOOK_MS 250 /* running calls end within a second of their lease */
 #define RECORD_MEMORY_MAX (64u * 1024)
 #define REASON(name) SANDLOT__V1__ERROR_REASON__ERROR_REASON_##name
@@ -76,11 +78,9 @@ uint32_t lease_live_count(const struct lease_table *table, const char *sandbox_i
 }
 
 bool lease_descends(const struct lease *lease, const char *above_id) {
-    while (lease) {
+    for (; lease; lease = lease->parent)
         if (strcmp(lease->id, above_id) == 0)
             return true;
-        lease = *lease->parent_id ? find_in(lease->group, lease->parent_id) : NULL;
-    }
     return false;
 }
 
@@ -123,11 +123,20 @@ static void put_record(struct store_txn *txn, const struct lease *lease) {
     store_txn_put(txn, key, STORE_ANY, bytes, len);
 }
 
+static void drop_lease(struct lease *lease) {
+    TAILQ_REMOVE(&lease->group->leases, lease, link);
+    lease->group->count--;
+    if (lease->parent)
+        lease->parent->children--;
+    free(lease);
+}
+
 /* ---- Minting ---- */
 
 struct mint {
     struct lease_table *table;
     char sandbox_id[ID_MAX], lease_id[ID_MAX];
+    struct err refusal;
     lease_mint_cb cb;
     void *arg;
 };
@@ -138,25 +147,71 @@ static void on_minted(void *arg, uint64_t revision, const struct err *err) {
     struct group *group = find_group(mint->table, mint->sandbox_id);
     struct lease *lease = group ? find_in(&group->group, mint->lease_id) : NULL;
     struct err gone;
-    if (!lease && !err) {
+    if (err_is_set(&mint->refusal)) {
+        err = &mint->refusal;
+    } else if (!lease && !err) {
         err_set(&gone, ERR_NOT_FOUND, REASON(SANDBOX_DESTROYED), "sandbox %s was destroyed",
                 mint->sandbox_id);
         err = &gone;
     }
-    if (err && lease) {
-        TAILQ_REMOVE(&group->group.leases, lease, link);
-        free(lease);
-    }
+    if (err && lease)
+        drop_lease(lease);
     mint->cb(mint->arg, err ? NULL : lease, err);
     free(mint);
 }
 
+static void on_forgotten(void *arg, uint64_t revision, const struct err *err);
+
+/* Room for one more: the oldest ended lease that minted none goes. */
+static int make_room(struct lease_table *table, struct lease_group *group, struct err *err) {
+    struct lease *lease;
+    if (group->count < LEASES_MAX)
+        return 0;
+    TAILQ_FOREACH(lease, &group->leases, link)
+        if (lease_state_now(lease) != LEASE_LIVE && lease->children == 0)
+            break;
+    if (!lease)
+        return err_set(err, ERR_RESOURCE_EXHAUSTED, REASON(CAPACITY_EXHAUSTED),
+                       "this sandbox has %d live leases; release some", LEASES_MAX);
+    char key[STORE_KEY_MAX];
+    struct store_txn *txn = store_txn_create();
+    record_key(lease->id, key);
+    store_txn_delete(txn, key, STORE_ANY);
+    store_commit(table->store, txn, STORE_BOOT, on_forgotten, NULL);
+    drop_lease(lease);
+    return 0;
+}
+
+static void add_lease(struct group *group, struct lease *lease, struct lease *parent) {
+    lease->group = &group->group;
+    lease->parent = parent;
+    lease->depth = parent ? parent->depth + 1 : 0;
+    if (parent)
+        parent->children++;
+    group->group.count++;
+}
+
 void lease_mint(struct lease_table *table, const struct lease_mint_opts *opts, lease_mint_cb cb, void *arg) {
     const struct lease *parent = opts->parent;
+    struct err err = {0};
     struct group *group = parent ? find_group(table, parent->group->sandbox_id)
                                  : get_group(table, opts->sandbox_id, opts->rollout_id);
+    struct mint *mint = xcalloc(1, sizeof *mint);
+    mint->table = table;
+    memcpy(mint->sandbox_id, group->group.sandbox_id, sizeof mint->sandbox_id);
+    mint->cb = cb;
+    mint->arg = arg;
+    if (parent && parent->depth >= DEPTH_MAX)
+        err_set(&err, ERR_RESOURCE_EXHAUSTED, REASON(CAPACITY_EXHAUSTED),
+                "this lease was lent on %d times already; ask nearer to the owner", DEPTH_MAX);
+    if (err_is_set(&err) || make_room(table, &group->group, &err) < 0) {
+        mint->refusal = err;
+        store_commit(table->store, store_txn_create(), STORE_BOOT, on_minted, mint);
+        return;
+    }
     struct lease *lease = xcalloc(1, sizeof *lease);
     id_make("le-", lease->id);
+    memcpy(mint->lease_id, lease->id, sizeof mint->lease_id);
     if (parent)
         memcpy(lease->parent_id, parent->id, sizeof lease->parent_id);
     lease->scope = opts->scope;
@@ -168,15 +223,8 @@ void lease_mint(struct lease_table *table, const struct lease_mint_opts *opts, l
     lease->expire_unix_ms = opts->expire_unix_ms;
     if (parent && parent->expire_unix_ms < lease->expire_unix_ms)
         lease->expire_unix_ms = parent->expire_unix_ms;
-    lease->group = &group->group;
+    add_lease(group, lease, (struct lease *)(uintptr_t)parent);
     TAILQ_INSERT_TAIL(&group->group.leases, lease, link);
-
-    struct mint *mint = xcalloc(1, sizeof *mint);
-    mint->table = table;
-    memcpy(mint->sandbox_id, group->group.sandbox_id, sizeof mint->sandbox_id);
-    memcpy(mint->lease_id, lease->id, sizeof mint->lease_id);
-    mint->cb = cb;
-    mint->arg = arg;
     struct store_txn *txn = store_txn_create();
     put_record(txn, lease);
     store_commit(table->store, txn, STORE_BOOT, on_minted, mint);
@@ -184,18 +232,20 @@ void lease_mint(struct lease_table *table, const struct lease_mint_opts *opts, l
 
 /* ---- Ending ---- */
 
-static void state_error(enum lease_state state, struct err *err) {
-    switch (state) {
+int lease_check_live(const struct lease *lease, bool released_is_fine, struct err *err) {
+    switch (lease_state_now(lease)) {
+    case LEASE_LIVE: return 0;
     case LEASE_RELEASED:
-        err_set(err, ERR_UNAUTHENTICATED, REASON(LEASE_RELEASED), "this lease was released");
-        break;
+        if (released_is_fine)
+            return 0;
+        return err_set(err, ERR_UNAUTHENTICATED, REASON(LEASE_RELEASED),
+                       "this lease was released; connect again from the lent descriptor");
     case LEASE_EXPIRED:
-        err_set(err, ERR_UNAUTHENTICATED, REASON(LEASE_EXPIRED), "this lease has expired");
-        break;
+        return err_set(err, ERR_UNAUTHENTICATED, REASON(LEASE_EXPIRED),
+                       "this lease has expired; ask the sandbox's owner for another");
     default:
-        err_set(err, ERR_UNAUTHENTICATED, REASON(LEASE_REVOKED),
-                "this lease was revoked by the sandbox's owner");
-        break;
+        return err_set(err, ERR_UNAUTHENTICATED, REASON(LEASE_REVOKED),
+                       "this lease was revoked; ask the sandbox's owner for another");
     }
 }
 
@@ -206,7 +256,7 @@ static void end_watches(struct lease_table *table) {
         enum lease_state state = lease_state_now(watch->lease);
         if (state != LEASE_LIVE) {
             struct err err;
-            state_error(state, &err);
+            lease_check_live(watch->lease, false, &err);
             lease_watch_remove(watch);
             watch->ended(watch, &err);
             next = LIST_FIRST(&table->watches); /* the callback may have removed others */
@@ -396,6 +446,7 @@ static void on_record(void *arg, const char *key, uint64_t revision, const uint8
     if (record->sequence > load->table->last_sequence)
         load->table->last_sequence = record->sequence;
     lease->group = &group->group;
+    group->group.count++;
     /* Keys are random: keep the list by age. */
     struct lease *at;
     TAILQ_FOREACH (at, &group->group.leases, link)
@@ -408,8 +459,22 @@ static void on_record(void *arg, const char *key, uint64_t revision, const uint8
     load->count++;
 }
 
+/* Parents come before their children in the list. */
+static void link_parents(struct lease_table *table) {
+    for (struct group *group = table->groups; group; group = group->hh.next) {
+        struct lease *lease;
+        TAILQ_FOREACH(lease, &group->group.leases, link) {
+            lease->parent = *lease->parent_id ? find_in(&group->group, lease->parent_id) : NULL;
+            lease->depth = lease->parent ? lease->parent->depth + 1 : 0;
+            if (lease->parent)
+                lease->parent->children++;
+        }
+    }
+}
+
 static void on_listed(void *arg, const struct err *err) {
     struct load *load = arg;
+    link_parents(load->table);
     store_commit(load->table->store, load->stale, STORE_BOOT, on_forgotten, NULL);
     load->cb(load->arg, load->count, err);
     free(load);

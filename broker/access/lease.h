@@ -23,6 +23,8 @@ struct lease_group;
 struct lease {
     char id[ID_MAX];
     char parent_id[ID_MAX]; /* empty: the creator's */
+    struct lease *parent;   /* NULL likewise */
+    uint32_t children, depth;
     enum scope scope;
     enum lease_kind kind;
     enum lease_state state; /* LIVE may be over by the clock: ask lease_state_now */
@@ -38,6 +40,7 @@ struct lease_group {
     char sandbox_id[ID_MAX];
     char rollout_id[LEASE_ROLLOUT_MAX];
     TAILQ_HEAD(, lease) leases;
+    uint32_t count;
 };
 
 /* A call that runs under a lease and ends with it. Embedded in its owner. */
@@ -59,7 +62,8 @@ struct lease_mint_opts {
 
 struct lease_table;
 
-/* Once. lease is NULL with err; else it is stored and valid while its sandbox is. */
+/* Once. RESOURCE_EXHAUSTED: the sandbox has too many, or too long a chain of them.
+ * lease is NULL with err; else it is stored and valid while its sandbox is. */
 typedef void (*lease_mint_cb)(void *arg, const struct lease *lease, const struct err *err);
 typedef void (*lease_done_cb)(void *arg, uint32_t count, const struct err *err);
 
@@ -84,6 +88,8 @@ const struct lease_group *lease_group_find(const struct lease_table *table, cons
 uint32_t lease_live_count(const struct lease_table *table, const char *sandbox_id);
 /* With the clock applied. */
 enum lease_state lease_state_now(const struct lease *lease);
+/* 0, or the error that tells its holder how it ended; with released_is_fine a released one passes. */
+int lease_check_live(const struct lease *lease, bool released_is_fine, struct err *err);
 /* True if `above` is the lease or one it came from. */
 bool lease_descends(const struct lease *lease, const char *above_id);
 

@@ -222,12 +222,16 @@ static void on_request_read(struct call *call) {
         call_fail(call, &err);
         return;
     }
-    /* While the request was on its way the sandbox may have gone, and its leases with it. */
+    /* While the request was on its way the lease may have ended, or gone with its sandbox. */
     if (call->method->need.lease &&
         !(call->lease = lease_find(server_context(call->server)->leases, call->grant.sandbox_id,
                                    call->grant.lease_id))) {
         err_set(&err, ERR_NOT_FOUND, REASON(SANDBOX_NOT_FOUND), "sandbox %s does not exist any more",
                 call->grant.sandbox_id);
+        call_fail(call, &err);
+        return;
+    }
+    if (call->method->need.lease && lease_check_live(call->lease, call->method->need.takes_ended, &err) < 0) {
         call_fail(call, &err);
         return;
     }
@@ -247,8 +251,8 @@ static void on_stream_read(struct call *call) {
         call->ops->message(call, message);
         return;
     }
-    const struct call_ops *ops = call->ops;
-    ops->cancelled(call); /* the handler's work ends; the client still gets its status */
+    if (call->ops->cancelled)
+        call->ops->cancelled(call); /* the handler's work ends; the client still gets its status */
     call_fail(call, &err);
 }
 

@@ -14,6 +14,7 @@
 
 #define PAGE_DEFAULT 100
 #define PAGE_MAX 1000
+#define PAGE_BYTES_MAX (3u * 1024 * 1024)
 #define REASON(name) SANDLOT__V1__ERROR_REASON__ERROR_REASON_##name
 
 /* ---- CreateSandbox ---- */
@@ -170,9 +171,15 @@ void handle_list_sandboxes(struct call *call) {
     count = more ? page : count;
     AUTO_FREE struct public_sandbox *sandboxes = xcalloc(count, sizeof *sandboxes);
     AUTO_FREE Sandlot__V1__Sandbox **list = xcalloc(count, sizeof *list);
+    size_t bytes = 0;
     for (size_t i = 0; i < count; i++) {
         convert_sandbox(context, found[i], &sandboxes[i]);
         list[i] = &sandboxes[i].message;
+        bytes += sandlot__v1__sandbox__get_packed_size(list[i]) + 8;
+        if (bytes > PAGE_BYTES_MAX) { /* a page is cut before it is no message any more */
+            count = i;
+            more = true;
+        }
     }
     Sandlot__V1__ListSandboxesResponse response = SANDLOT__V1__LIST_SANDBOXES_RESPONSE__INIT;
     response.n_sandboxes = count;

@@ -15,6 +15,7 @@
 #define OUTPUT_DEFAULT (2u * 1024 * 1024)
 #define OUTPUT_MAX (4u * 1024 * 1024 - 64 * 1024)
 #define ARGS_MAX 4096
+#define ARGS_BYTES_MAX (2u * 1024 * 1024) /* with stdin and both environments still one frame */
 #define ENV_MAX 1024
 #define NO_EXIT_CODE 125
 #define KILL_TIMEOUT_MS 10000
@@ -32,12 +33,17 @@ struct exec {
 /* ---- What is allowed ---- */
 
 static void check_command(const Sandlot__V1__ExecRequest *request, struct err *err) {
+    size_t bytes = 0;
     switch (request->command_case) {
     case SANDLOT__V1__EXEC_REQUEST__COMMAND_ARGV:
         if (request->argv->n_args < 1 || request->argv->n_args > ARGS_MAX)
             VIOLATION(err, "argv", "must have 1 to %d entries", ARGS_MAX);
         else if (request->argv->args[0].len == 0)
             VIOLATION(err, "argv", "args[0] is empty");
+        for (size_t i = 0; i < request->argv->n_args; i++)
+            bytes += request->argv->args[i].len;
+        if (bytes > ARGS_BYTES_MAX)
+            VIOLATION(err, "argv", "at most %u bytes in all", ARGS_BYTES_MAX);
         for (size_t i = 0; i < request->argv->n_args; i++)
             if (request->argv->args[i].len &&
                 memchr(request->argv->args[i].data, 0, request->argv->args[i].len))
@@ -46,6 +52,8 @@ static void check_command(const Sandlot__V1__ExecRequest *request, struct err *e
     case SANDLOT__V1__EXEC_REQUEST__COMMAND_SHELL:
         if (request->shell.len == 0 || memchr(request->shell.data, 0, request->shell.len))
             VIOLATION(err, "shell", "must not be empty or have NUL bytes");
+        if (request->shell.len > ARGS_BYTES_MAX)
+            VIOLATION(err, "shell", "at most %u bytes; upload a script for more", ARGS_BYTES_MAX);
         break;
     default: VIOLATION(err, "command", "argv or shell is needed"); break;
     }
@@ -58,11 +66,15 @@ static int check(const Sandlot__V1__ExecRequest *request, uint64_t *ret_timeout_
         VIOLATION(err, "cwd", "must be below 4096 bytes, without NUL");
     if (request->n_env > ENV_MAX)
         VIOLATION(err, "env", "at most %d variables", ENV_MAX);
+    size_t env_bytes = 0;
     for (size_t i = 0; i < request->n_env && i < ENV_MAX; i++) {
         const char *why;
+        env_bytes += strlen(request->env[i]->key) + strlen(request->env[i]->value);
         if (!spec_env_is_valid(request->env[i]->key, request->env[i]->value, &why))
             VIOLATION(err, "env", "%s", why);
     }
+    if (env_bytes > SPEC_ENV_BYTES_MAX)
+        VIOLATION(err, "env", "at most %d bytes in all", SPEC_ENV_BYTES_MAX);
     if (strlen(request->user) > 127)
         VIOLATION(err, "user", "at most 127 bytes");
     if (request->stdin.len > STDIN_MAX)

@@ -10,6 +10,7 @@
 
 #define LABEL_MAX 128
 #define ENTRIES_MAX 256
+#define LABEL_BYTES_MAX (16 * 1024)
 #define PORTS_MAX 64
 #define MEMORY_MIN (16u * 1024 * 1024)
 #define LAYER_MIN (1024u * 1024)
@@ -52,7 +53,7 @@ static void check_expiration(const Sandlot__V1__CreateSandboxRequest *request,
     case SANDLOT__V1__CREATE_SANDBOX_REQUEST__EXPIRATION_EXPIRE_TIME: {
         int64_t seconds = request->expire_time->seconds;
         if (request->expire_time->nanos < 0 || request->expire_time->nanos > 999999999 ||
-            seconds * 1000 <= now || seconds > now / 1000 + (int64_t)limits->max_ttl)
+            seconds <= now / 1000 || seconds > now / 1000 + (int64_t)limits->max_ttl)
             VIOLATION(err, "expire_time", "must be in the future, at most %g s ahead", limits->max_ttl);
         break;
     }
@@ -132,6 +133,15 @@ int spec_check(const Sandlot__V1__CreateSandboxRequest *request, const struct re
         VIOLATION(err, "layer", "unknown value %d", (int)request->layer);
     if (request->n_env > ENTRIES_MAX * 4 || request->n_labels > ENTRIES_MAX)
         VIOLATION(err, "env", "at most %d variables and %d labels", ENTRIES_MAX * 4, ENTRIES_MAX);
+    size_t env_bytes = 0, label_bytes = 0;
+    for (size_t i = 0; i < request->n_env; i++)
+        env_bytes += strlen(request->env[i]->key) + strlen(request->env[i]->value);
+    for (size_t i = 0; i < request->n_labels; i++)
+        label_bytes += strlen(request->labels[i]->key) + strlen(request->labels[i]->value);
+    if (env_bytes > SPEC_ENV_BYTES_MAX)
+        VIOLATION(err, "env", "at most %d bytes in all", SPEC_ENV_BYTES_MAX);
+    if (label_bytes > LABEL_BYTES_MAX)
+        VIOLATION(err, "labels", "at most %d bytes in all", LABEL_BYTES_MAX);
     for (size_t i = 0; i < request->n_env; i++) {
         const char *why;
         if (!spec_env_is_valid(request->env[i]->key, request->env[i]->value, &why))

@@ -3,6 +3,8 @@
 
 #include "broker/sandbox/registry.h"
 
+#define SPEC_ENV_BYTES_MAX (256 * 1024) /* names and values of one environment */
+
 /* INVALID_ARGUMENT with all violations that fit. */
 int spec_check(const Sandlot__V1__CreateSandboxRequest *request, const struct registry_limits *limits,
                struct err *err);
