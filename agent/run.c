@@ -18,6 +18,7 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/sm.h"
+#include "common/utf8.h"
 #include "common/xalloc.h"
 #include "sandlot/v1/errors.pb-c.h"
 
@@ -105,6 +106,7 @@ static void answer(struct run *run) {
     char message[512] = "";
     if (run->exec_error)
         describe_exec_error(run, message, sizeof message);
+    utf8_scrub(message);
     response.message = message;
     response.exit_code = WIFSIGNALED(run->status) ? 128 + WTERMSIG(run->status) : WEXITSTATUS(run->status);
     response.signal = WIFSIGNALED(run->status) ? WTERMSIG(run->status) : 0;

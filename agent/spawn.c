@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -43,6 +44,8 @@ static const int kept_capabilities[] = {
     CAP_CHOWN,  CAP_DAC_OVERRIDE, CAP_FOWNER,  CAP_FSETID,           CAP_KILL,       CAP_SETGID,
     CAP_SETUID, CAP_SETPCAP,      CAP_SETFCAP, CAP_NET_BIND_SERVICE, CAP_SYS_CHROOT, CAP_NET_RAW,
 };
+
+#define COMMAND_NOFILE 1024
 
 struct child {
     const struct spawn_opts *opts;
@@ -75,6 +78,15 @@ static int drop_capabilities(void) {
         data[i].inheritable = 0;
     }
     return (int)syscall(SYS_capset, &header, data);
+}
+
+/* The agent needs many descriptors; what a command gets is the usual. */
+static void limit_descriptors(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur > COMMAND_NOFILE) {
+        limit.rlim_cur = COMMAND_NOFILE;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
 }
 
 static int become_user(const struct user *user) {
@@ -161,6 +173,7 @@ static __attribute__((noinline)) _Noreturn void child_main(struct child *child) 
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     raise_oom_score();
+    limit_descriptors();
     umask(022);
     if (setsid() < 0 || move_fd(opts->stdin_fd, 0) < 0 || move_fd(opts->stdout_fd, 1) < 0 ||
         move_fd(opts->stderr_fd, 2) < 0)

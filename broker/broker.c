@@ -29,7 +29,7 @@ struct broker {
     struct server *server;
     const char **images;
     struct rpc_context context;
-    bool stopping, spawner_lost;
+    bool stopping, spawner_lost, loading_leases;
     int code;
 };
 
@@ -38,17 +38,20 @@ struct broker {
 static void on_store_closed(void *arg) {
     struct broker *broker = arg;
     broker->store = NULL;
+    lease_table_close(broker->leases); /* the store has answered all that the table had asked */
 }
 
 static void on_registry_down(void *arg) {
     struct broker *broker = arg;
     broker->local->ops->close(broker->local);
-    lease_table_close(broker->leases);
     store_close(broker->store, on_store_closed, broker);
 }
 
 static void on_server_closed(void *arg) {
     struct broker *broker = arg;
+    broker->server = NULL;
+    if (broker->loading_leases)
+        return; /* on_leases_loaded goes on */
     bool destroy = broker->opts->config->destroy_on_shutdown && !broker->spawner_lost;
     registry_shutdown(broker->registry, destroy, on_registry_down, broker);
 }
@@ -95,8 +98,12 @@ static const struct provider_events provider_events = {.exited = on_sandbox_exit
 
 static void on_leases_loaded(void *arg, uint32_t count, const struct err *err) {
     struct broker *broker = arg;
-    if (broker->stopping)
+    broker->loading_leases = false;
+    if (broker->stopping) {
+        if (!broker->server)
+            on_server_closed(broker);
         return;
+    }
     if (err) {
         log_error("broker", "the registry can't be read, nothing is touched: %s", err->text);
         stop(broker, 1);
@@ -113,7 +120,7 @@ static void on_leases_loaded(void *arg, uint32_t count, const struct err *err) {
 
 static bool sandbox_exists(void *arg, const char *sandbox_id) {
     struct broker *broker = arg;
-    return registry_find(broker->registry, sandbox_id) != NULL;
+    return registry_has_record(broker->registry, sandbox_id);
 }
 
 static void on_registry_loaded(void *arg, const struct err *err) {
@@ -125,6 +132,7 @@ static void on_registry_loaded(void *arg, const struct err *err) {
         stop(broker, 1);
         return;
     }
+    broker->loading_leases = true;
     lease_table_load(broker->leases, sandbox_exists, on_leases_loaded, broker);
 }
 
@@ -138,7 +146,8 @@ static void list_images(struct broker *broker) {
 
 static int build(struct broker *broker, int spawner_fd, struct err *err) {
     const struct broker_opts *opts = broker->opts;
-    broker->store = store_open(&broker->loop, opts->config->state_dir, err);
+    AUTO_FREE char *directory = xasprintf("%s/broker", opts->config->state_dir);
+    broker->store = store_open(&broker->loop, directory, err);
     if (!broker->store)
         return -1;
     list_images(broker);

@@ -132,13 +132,19 @@ int host_find_user(const char *name, struct host_user *ret, struct err *err) {
     return 0;
 }
 
-int host_give_state(int state_fd, const struct host_user *user, struct err *err) {
-    static const char *const names[] = {"keys", "registry.db", "registry.db-wal", "registry.db-shm"};
-    if (fchown(state_fd, user->uid, user->gid) < 0)
-        return err_set_errno(err, errno, "can't give the state directory to %s", user->name);
+int host_make_own(const struct config *config, int state_fd, const struct host_user *user, struct err *err) {
+    if (mkdirat(state_fd, "broker", 0700) < 0 && errno != EEXIST)
+        return err_set_errno(err, errno, "can't make broker in the state directory");
+    AUTO_CLOSE int own = openat(state_fd, "broker", O_DIRECTORY | O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (own < 0 || fchown(own, user->uid, user->gid) < 0 || fchmod(own, 0700) < 0)
+        return err_set_errno(err, errno, "can't give %s/broker to %s", config->state_dir, user->name);
+    static const char *const names[] = {"registry.db", "registry.db-wal", "registry.db-shm"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
-        if (fchownat(state_fd, names[i], user->uid, user->gid, AT_SYMLINK_NOFOLLOW) < 0 && errno != ENOENT)
+        if (fchownat(own, names[i], user->uid, user->gid, AT_SYMLINK_NOFOLLOW) < 0 && errno != ENOENT)
             return err_set_errno(err, errno, "can't give %s to %s", names[i], user->name);
+    /* Another user may pass through to it, and see nothing else. */
+    if (user->uid != geteuid() && fchmod(state_fd, 0711) < 0)
+        return err_set_errno(err, errno, "state directory %s", config->state_dir);
     return 0;
 }
 

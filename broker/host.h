@@ -19,7 +19,8 @@ int host_listen_unix(const char *path, int *ret_lock_fd, struct err *err);
 void host_unlink_unix(const char *path);
 /* The configured user, the system user "sandlot", or root without capabilities. */
 int host_find_user(const char *name, struct host_user *ret, struct err *err);
-/* Gives the broker's own files to the user. */
-int host_give_state(int state_fd, const struct host_user *user, struct err *err);
+/* The broker's own directory in it, the only thing there that is not root's: whoever takes over the
+ * broker must not be able to exchange what the spawner works with. */
+int host_make_own(const struct config *config, int state_fd, const struct host_user *user, struct err *err);
 /* For good. */
 int host_become(const struct host_user *user, struct err *err);

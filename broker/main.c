@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -143,6 +144,15 @@ static int find_agent(struct config *config, struct err *err) {
     return 0;
 }
 
+/* Each sandbox takes the spawner some descriptors, each connection the broker one. */
+static void raise_descriptor_limit(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
 /* gRPC reads its environment, and a bad value there aborts it. */
 static void scrub_environment(void) {
     for (bool again = true; again;) {
@@ -178,7 +188,7 @@ static int take_host(struct start *start, struct err *err) {
             return -1;
         start->lock_count++;
     }
-    return host_give_state(start->state_fd, &start->user, err);
+    return host_make_own(&start->config, start->state_fd, &start->user, err);
 }
 
 static int run_broker(int spawner_fd, void *arg) {
@@ -233,6 +243,7 @@ int main(int argc, char **argv) {
     }
     scrub_environment();
     umask(077);
+    raise_descriptor_limit();
     if (geteuid() != 0) {
         err_set(&err, ERR_PERMISSION_DENIED, 0,
                 "the local provider needs root to make sandboxes; start sandlotd as root (the broker "

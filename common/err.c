@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/utf8.h"
+
 static void set_va(struct err *err, enum err_code code, int reason, const char *fmt, va_list ap)
     __attribute__((format(printf, 4, 0)));
 
@@ -12,6 +14,7 @@ static void set_va(struct err *err, enum err_code code, int reason, const char *
     err->code = code;
     err->reason = reason;
     vsnprintf(err->text, sizeof err->text, fmt, ap);
+    utf8_scrub(err->text); /* it may quote somebody's bytes */
 }
 
 void err_fill(struct err *err, enum err_code code, int reason, const char *fmt, ...) {

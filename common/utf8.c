@@ -1,5 +1,7 @@
 #include "common/utf8.h"
 
+#include <string.h>
+
 /* Bytes of the sequence at p, 0 if it is malformed. */
 static size_t sequence(const uint8_t *p, size_t room) {
     uint8_t lead = p[0];
@@ -15,6 +17,16 @@ static size_t sequence(const uint8_t *p, size_t room) {
     bool surrogate = lead == 0xed && p[1] >= 0xa0;
     bool beyond = lead == 0xf4 && p[1] >= 0x90;
     return overlong || surrogate || beyond ? 0 : n;
+}
+
+void utf8_scrub(char *text) {
+    size_t len = strlen(text);
+    for (size_t at = 0; at < len;) {
+        size_t n = sequence((const uint8_t *)text + at, len - at);
+        if (!n)
+            text[at] = '?';
+        at += n ? n : 1;
+    }
 }
 
 bool utf8_is_text(const uint8_t *data, size_t len) {

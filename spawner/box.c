@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -139,7 +140,10 @@ static int send_mounts(struct box *box, const struct image *image, struct err *e
         count += rc == 0;
     }
     if (rc == 0 && box->layer_on_disk) {
+        struct mount_attr private = {.propagation = MS_PRIVATE};
         fds[count] = (int)syscall(SYS_open_tree, box->dir_fd, "layer", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+        if (fds[count] >= 0)
+            syscall(SYS_mount_setattr, fds[count], "", AT_EMPTY_PATH, &private, sizeof private);
         rc = fds[count] < 0 ? err_set_errno(err, errno, "the sandbox's layer") : 0;
         count += rc == 0;
     }
@@ -344,18 +348,39 @@ void box_kill(struct box *box) {
         box_on_exit(box);
 }
 
-static void remove_tree(int parent_fd, const char *name) {
-    int fd = openat(parent_fd, name, O_DIRECTORY | O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-    for (struct dirent *entry; dir && (entry = readdir(dir));) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+/* In the working directory: unlinks what can be unlinked, removes what is empty. A directory with
+ * something in it is entered (1), when there is none left it returns 0. No descriptor per level: the
+ * depth is the sandbox's choice. */
+static int sweep_directory(void) {
+    DIR *dir = opendir(".");
+    int entered = 0;
+    for (struct dirent *entry; dir && !entered && (entry = readdir(dir));) {
+        const char *name = entry->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || unlink(name) == 0 || rmdir(name) == 0)
             continue;
-        if (unlinkat(fd, entry->d_name, 0) < 0 && (errno == EISDIR || errno == EPERM))
-            remove_tree(fd, entry->d_name);
+        struct stat st;
+        entered = lstat(name, &st) == 0 && S_ISDIR(st.st_mode) && chmod(name, 0700) == 0 && chdir(name) == 0;
     }
     if (dir)
         closedir(dir);
-    unlinkat(parent_fd, name, AT_REMOVEDIR);
+    return entered;
+}
+
+/* Nothing else runs in it any more, so ".." is where we came from. */
+static void remove_layer(void) {
+    size_t depth = 0;
+    if (chdir("layer") < 0)
+        return;
+    for (;;) {
+        if (sweep_directory()) {
+            depth++;
+            continue;
+        }
+        if (chdir("..") < 0 || depth == 0)
+            break;
+        depth--;
+    }
+    rmdir("layer");
 }
 
 static void end_removal(struct box *box) {
@@ -378,7 +403,9 @@ static void end_removal(struct box *box) {
 static void start_remover(struct box *box) {
     box->remover = fork();
     if (box->remover == 0) {
-        remove_tree(box->dir_fd, "layer");
+        /* It may live long: it must hold neither the daemon's locks nor the broker's socket. */
+        if (fchdir(box->dir_fd) == 0 && syscall(SYS_close_range, 3, ~0u, 0) == 0)
+            remove_layer();
         _exit(0);
     }
     if (box->remover < 0) {

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
@@ -145,10 +146,11 @@ static int describe_configured(const struct spawner_config *config, const struct
 int image_part_mount(const struct image *image, const struct image_part *part, int userns_fd,
                      struct err *err) {
     AUTO_CLOSE int fd =
-        (int)syscall(SYS_open_tree, AT_FDCWD, part->path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+        (int)syscall(SYS_open_tree, part->fd, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     if (fd < 0)
         return err_set_errno(err, errno, "image %s: %s", image->name, part->path);
-    struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV};
+    /* Private: on a host whose mounts are shared, ours would show up there. */
+    struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV, .propagation = MS_PRIVATE};
     if (image->idmapped) {
         attr.attr_set |= MOUNT_ATTR_IDMAP;
         attr.userns_fd = (uint64_t)(unsigned)userns_fd;
@@ -174,12 +176,34 @@ static bool can_idmap(struct image *image, int userns_fd) {
     return true;
 }
 
+/* Held from the start: later nobody can put another directory in their place. */
+static int open_parts(struct image *image, struct err *err) {
+    for (size_t i = 0; i < image->part_count; i++) {
+        struct image_part *part = &image->parts[i];
+        part->fd = part->link[0] ? -1 : open(part->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        if (part->fd < 0 && !part->link[0])
+            return err_set_errno(err, errno, "image \"%s\": %s", image->name, part->path);
+    }
+    return 0;
+}
+
+void image_set_fini(struct image_set *set) {
+    for (size_t i = 0; i < set->count; i++)
+        for (size_t k = 0; k < set->images[i].part_count; k++)
+            if (set->images[i].parts[k].fd >= 0)
+                close(set->images[i].parts[k].fd);
+    free(set->images);
+}
+
 int image_set_create(const struct spawner_config *config, struct image_set *ret, struct err *err) {
     ret->count = config->image_count + 1;
     ret->images = xcalloc(ret->count, sizeof *ret->images);
     describe_host(&ret->images[0]);
     for (size_t i = 0; i < config->image_count; i++)
         if (describe_configured(config, &config->images[i], &ret->images[i + 1], err) < 0)
+            return -1;
+    for (size_t i = 0; i < ret->count; i++)
+        if (open_parts(&ret->images[i], err) < 0)
             return -1;
     AUTO_CLOSE int userns_fd = userns_make(config->uid_base, err);
     if (userns_fd < 0)

@@ -14,6 +14,7 @@
 /* One directory that becomes an overlay, or a link that is made, in the sandbox's root. */
 struct image_part {
     const char *name;          /* "" is the root itself */
+    int fd;                    /* of the directory; -1 for a link */
     char path[512];            /* on the host */
     char link[IMAGE_LINK_MAX]; /* not empty: a symbolic link with this text, no directory */
 };
@@ -34,6 +35,7 @@ struct image_set {
 };
 
 int image_set_create(const struct spawner_config *config, struct image_set *ret, struct err *err);
+void image_set_fini(struct image_set *set);
 const struct image *image_find(const struct image_set *set, const char *name);
 
 /* A detached, read-only mount of the part, idmapped through the user namespace if the image is.

@@ -154,6 +154,9 @@ static void settle(struct spawner *spawner, struct box *box) {
         return;
     case BOX_FAILED:
         log_error("spawner", "id=%s %s", box->id, box->failure.text);
+        if (box->create_seq)
+            reply(spawner, SPAWNER_DONE, box->create_seq, box->id, &box->failure, -1);
+        box->create_seq = 0;
         answer_destroys(spawner, box, &box->failure);
         return;
     case BOX_GONE:
@@ -370,15 +373,18 @@ static void forget(struct spawner *spawner) {
         outgoing_destroy(out);
     }
     free(spawner->host.slots);
-    free(spawner->images.images);
+    image_set_fini(&spawner->images);
     free(spawner);
 }
 
 static void start_broker(struct spawner *spawner, int (*broker)(int spawner_fd, void *arg), void *arg) {
     int pair[2];
     spawner->restart_due_ms = 0;
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-        abort();
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
+        log_error("spawner", "no socket pair for the broker: %s", strerror(errno));
+        spawner->restart_due_ms = clock_monotonic_ms() + RESTART_MAX_MS;
+        return;
+    }
     pid_t pid = fork();
     if (pid == 0) {
         sigset_t none;

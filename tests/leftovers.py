@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs after all other tests: no process, mount, cgroup, socket or file of theirs may be left.
+"""Runs after all other tests: no process, mount, socket or file of theirs may be left.
+Cgroups are named by broker: each test looks for those of its own.
 usage: leftovers.py BUILD_DIR"""
 import glob
 import os
@@ -26,30 +27,13 @@ def mounts():
                 yield "mount " + line.strip()
 
 
-def cgroups():
-    """Of a broker that runs elsewhere on this machine they are no leftovers: then each test's own check
-    of its broker has to do."""
-    for path in glob.glob("/proc/[0-9]*/comm"):
-        try:
-            with open(path) as comm:
-                if comm.read() == "sandlotd\n":
-                    return
-        except OSError:
-            continue
-    for directory in glob.glob("/sys/fs/cgroup/**/*br-*", recursive=True):
-        if os.path.basename(directory).startswith(("sandlot-br-", "broker-br-")):
-            inside = glob.glob(directory + "/**/*procs", recursive=True)
-            if not any(open(procs).read().strip() for procs in inside):
-                yield "cgroup " + directory
-
-
 def files():
     for kind in ("test", "unit", "demo", "bench"):
         yield from ("file " + path for path in glob.glob("/tmp/sandlot-%s-*" % kind))
 
 
 def look():
-    return [found for source in (processes, mounts, cgroups, files) for found in source()]
+    return [found for source in (processes, mounts, files) for found in source()]
 
 
 left = look()

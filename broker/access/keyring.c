@@ -67,7 +67,9 @@ static int make(int state_fd, struct keyring *ret, struct err *err) {
     sodium_bin2hex(hex, sizeof hex, ret->keys[0].secret, KEY_BYTES);
     AUTO_FREE char *text = xasprintf(
         "{\"broker_id\": \"%s\",\n \"keys\": [{\"id\": \"k1\", \"secret\": \"%s\"}]}\n", ret->broker_id, hex);
-    AUTO_CLOSE int fd = openat(state_fd, "keys.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    unlinkat(state_fd, "keys.new", 0);
+    AUTO_CLOSE int fd =
+        openat(state_fd, "keys.new", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     size_t len = strlen(text);
     if (fd < 0 || write(fd, text, len) != (ssize_t)len || fsync(fd) < 0 ||
         renameat(state_fd, "keys.new", state_fd, "keys") < 0)
@@ -76,7 +78,7 @@ static int make(int state_fd, struct keyring *ret, struct err *err) {
 }
 
 int keyring_load_or_make(int state_fd, struct keyring *ret, struct err *err) {
-    AUTO_CLOSE int fd = openat(state_fd, "keys", O_RDONLY | O_CLOEXEC);
+    AUTO_CLOSE int fd = openat(state_fd, "keys", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT)
         return make(state_fd, ret, err);
     if (fd < 0)

@@ -16,7 +16,7 @@
 #define PREFIX "lease/"
 #define LEASES_MAX 4096 /* per sandbox, ended ones included */
 #define DEPTH_MAX 64    /* of the chain from the creator's */
-#define LOOK_MS 250 /* running calls end within a second of their lease */
+#define LOOK_MS 250     /* running calls end within a second of their lease */
 #define RECORD_MEMORY_MAX (64u * 1024)
 #define REASON(name) SANDLOT__V1__ERROR_REASON__ERROR_REASON_##name
 
@@ -167,7 +167,7 @@ static int make_room(struct lease_table *table, struct lease_group *group, struc
     struct lease *lease;
     if (group->count < LEASES_MAX)
         return 0;
-    TAILQ_FOREACH(lease, &group->leases, link)
+    TAILQ_FOREACH (lease, &group->leases, link)
         if (lease_state_now(lease) != LEASE_LIVE && lease->children == 0)
             break;
     if (!lease)
@@ -463,7 +463,7 @@ static void on_record(void *arg, const char *key, uint64_t revision, const uint8
 static void link_parents(struct lease_table *table) {
     for (struct group *group = table->groups; group; group = group->hh.next) {
         struct lease *lease;
-        TAILQ_FOREACH(lease, &group->group.leases, link) {
+        TAILQ_FOREACH (lease, &group->group.leases, link) {
             lease->parent = *lease->parent_id ? find_in(&group->group, lease->parent_id) : NULL;
             lease->depth = lease->parent ? lease->parent->depth + 1 : 0;
             if (lease->parent)

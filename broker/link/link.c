@@ -12,6 +12,7 @@
 #include "sandlot/v1/errors.pb-c.h"
 
 #define HELLO_TIMEOUT_MS 5000
+#define HELLO_STREAM 1
 #define REASON(name) SANDLOT__V1__ERROR_REASON__ERROR_REASON_##name
 
 struct link_call {
@@ -68,10 +69,19 @@ static void on_frame(void *arg, const struct frame *frame) {
 
 static void on_lost(void *arg, const struct err *err) {
     struct link *link = arg;
-    bool was_ready = link->ready;
-    complete_all(link, err);
-    if (was_ready && !link->closing)
-        link->ops->lost(link->arg, err);
+    struct link_call *call, *next;
+    if (link->ready) {
+        complete_all(link, err);
+        if (!link->closing)
+            link->ops->lost(link->arg, err);
+        return;
+    }
+    /* Hello last: its completion may free the link. */
+    HASH_ITER (hh, link->calls, call, next)
+        if (call->stream_id != HELLO_STREAM)
+            complete(call, NULL, err);
+    if (link->calls)
+        complete(link->calls, NULL, err);
 }
 
 static const struct agent_conn_ops conn_ops = {.frame = on_frame, .lost = on_lost};
@@ -124,7 +134,7 @@ struct link *link_create(uv_loop_t *loop, int fd, const char *sandbox_id, const 
     link->ops = ops;
     link->arg = arg;
     link->sandbox_id = xstrdup(sandbox_id);
-    link->next_stream = 1;
+    link->next_stream = HELLO_STREAM;
     link->conn = agent_conn_create(loop, fd, &conn_ops, link);
     Sandlot__Agent__V1__HelloRequest hello = SANDLOT__AGENT__V1__HELLO_REQUEST__INIT;
     hello.protocol = AGENT_PROTOCOL;
@@ -144,6 +154,10 @@ void link_close(struct link *link) {
     agent_conn_close(link->conn);
     free(link->sandbox_id);
     free(link);
+}
+
+bool link_is_ready(const struct link *link) {
+    return link->ready;
 }
 
 bool link_has_cgroups(const struct link *link) {

@@ -31,5 +31,7 @@ void link_close(struct link *link);
 struct link_call *link_call(struct link *link, const char *method, const ProtobufCMessage *request,
                             const ProtobufCMessageDescriptor *response_type, uint64_t timeout_ms,
                             link_done_cb cb, void *arg);
+/* Hello was answered. */
+bool link_is_ready(const struct link *link);
 /* Commands of this sandbox have cgroups of their own. */
 bool link_has_cgroups(const struct link *link);

@@ -290,6 +290,10 @@ static void on_close(struct pump_tag *tag, bool ok) {
 
 static void on_lease_ended(struct lease_watch *watch, const struct err *err) {
     struct call *call = CONTAINER_OF(watch, struct call, watch);
+    const struct access *access = &server_context(call->server)->access;
+    struct err gone = {0};
+    if (access->check_sandbox(access->arg, call->grant.sandbox_id, &gone) < 0)
+        err = &gone; /* both were up at the same moment: the sandbox's end says more */
     if (call->sm.state == CALL_RUNNING && call->ops && call->ops->cancelled)
         call->ops->cancelled(call);
     call_fail(call, err);

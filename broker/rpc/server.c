@@ -26,6 +26,8 @@
 #define METADATA_MAX (16 * 1024)
 #define STREAMS_MAX 8192
 #define READ_AHEAD (64 * 1024)
+#define MEMORY_QUOTA (512u * 1024 * 1024) /* of all connections' buffers */
+#define ACCEPT_PAUSE_MS 100
 #define PEER_FD_FIRST 1024
 #define REASON(name) SANDLOT__V1__ERROR_REASON__ERROR_REASON_##name
 
@@ -61,7 +63,7 @@ struct server {
     size_t unix_count;
     struct armed armed[ARMED];
     LIST_HEAD(, call) calls;
-    uv_timer_t drain_timer;
+    uv_timer_t drain_timer, accept_timer;
     struct pump_tag shutdown_tag;
     unsigned open_handles;
     bool shut_down, pump_gone;
@@ -152,6 +154,21 @@ static int rotate_fd(struct server *server, int fd) {
     return high;
 }
 
+static void on_connection(uv_poll_t *poll, int status, int events);
+
+static void on_accept_pause_over(uv_timer_t *timer) {
+    struct server *server = timer->data;
+    for (size_t i = 0; i < server->unix_count; i++)
+        uv_poll_start(&server->unix_listeners[i].poll, UV_READABLE, on_connection);
+}
+
+/* Out of descriptors: the waiting connection would wake us again at once. */
+static void pause_accepting(struct server *server) {
+    for (size_t i = 0; i < server->unix_count; i++)
+        uv_poll_stop(&server->unix_listeners[i].poll);
+    uv_timer_start(&server->accept_timer, on_accept_pause_over, ACCEPT_PAUSE_MS, 0);
+}
+
 static void on_connection(uv_poll_t *poll, int status, int events) {
     (void)status;
     (void)events;
@@ -161,8 +178,11 @@ static void on_connection(uv_poll_t *poll, int status, int events) {
         struct ucred peer;
         socklen_t len = sizeof peer;
         int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0)
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+                pause_accepting(server);
             return;
+        }
         fd = rotate_fd(server, fd);
         if (fd < 0 || fd >= server->peer_count || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0) {
             log_warning("rpc", "a connection is refused: too many are open");
@@ -195,14 +215,23 @@ static grpc_server *make_grpc_server(void) {
         {GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, READ_AHEAD},
         {GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1}, /* identity only: no bombs */
     };
-    grpc_arg args[ARRAY_LEN(settings)];
+    grpc_arg args[ARRAY_LEN(settings) + 1];
     for (size_t i = 0; i < ARRAY_LEN(settings); i++) {
         args[i].type = GRPC_ARG_INTEGER;
         args[i].key = (char *)(uintptr_t)settings[i].key;
         args[i].value.integer = settings[i].value;
     }
+    grpc_resource_quota *quota = grpc_resource_quota_create("sandlot");
+    grpc_resource_quota_resize(quota, MEMORY_QUOTA);
+    grpc_arg *last = &args[ARRAY_LEN(settings)];
+    last->type = GRPC_ARG_POINTER;
+    last->key = (char *)(uintptr_t)GRPC_ARG_RESOURCE_QUOTA;
+    last->value.pointer.p = quota;
+    last->value.pointer.vtable = grpc_resource_quota_arg_vtable();
     grpc_channel_args all = {ARRAY_LEN(args), args};
-    return grpc_server_create(&all, NULL);
+    grpc_server *server = grpc_server_create(&all, NULL);
+    grpc_resource_quota_unref(quota);
+    return server;
 }
 
 static void make_peer_table(struct server *server) {
@@ -260,8 +289,9 @@ struct server *server_create(uv_loop_t *loop, const struct rpc_context *context,
         if (opts->listeners[i].unix_fd >= 0)
             watch_unix(server, &server->unix_listeners[server->unix_count++], opts->listeners[i].unix_fd);
     uv_timer_init(loop, &server->drain_timer);
-    server->drain_timer.data = server;
-    server->open_handles++;
+    uv_timer_init(loop, &server->accept_timer);
+    server->drain_timer.data = server->accept_timer.data = server;
+    server->open_handles += 2;
     return server;
 }
 
@@ -337,6 +367,7 @@ void server_close(struct server *server, uint64_t drain_ms, void (*cb)(void *arg
     health_set_serving(server->context->health, false);
     for (size_t i = 0; i < server->unix_count; i++)
         uv_close((uv_handle_t *)&server->unix_listeners[i].poll, on_handle_closed);
+    uv_close((uv_handle_t *)&server->accept_timer, on_handle_closed);
     server->shutdown_tag.done = on_shut_down;
     pump_tag_hand_over(&server->shutdown_tag);
     grpc_server_shutdown_and_notify(server->grpc, pump_queue(server->pump), &server->shutdown_tag);

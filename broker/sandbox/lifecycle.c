@@ -189,6 +189,7 @@ static void wait_for_retry(struct sandbox *sandbox, const struct err *err) {
     uv_timer_start(&sandbox->retry_timer, on_retry, wait < RETRY_MAX_MS ? wait : RETRY_MAX_MS, 0);
     err_set(&told, ERR_UNAVAILABLE, REASON(TEARDOWN_FAILED),
             "teardown of %s failed and is tried again by the broker: %s", sandbox->id, err->text);
+    answer(&sandbox->created, err_is_set(&sandbox->create_error) ? &sandbox->create_error : &told);
     answer(&sandbox->destroyed, &told);
     registry_on_settled(sandbox->registry);
 }
@@ -331,7 +332,13 @@ static void drop_files(struct sandbox *sandbox) {
 static void on_running_stored(void *arg, uint64_t revision, const struct err *err) {
     (void)revision;
     struct sandbox *sandbox = arg;
+    struct err lost;
     sandbox->storing = false;
+    if (!err && !sandbox->link) {
+        err_set(&lost, ERR_UNAVAILABLE, REASON(SANDBOX_CREATE_FAILED),
+                "its agent was lost while it was prepared");
+        err = &lost;
+    }
     if (err || sandbox->destroy_wanted) {
         abandon_creation(sandbox, err);
         return;
@@ -443,9 +450,9 @@ void lifecycle_fail(struct sandbox *sandbox, const char *why) {
 
 static void on_created(void *arg, int fd, const struct err *err) {
     struct sandbox *sandbox = arg;
-    if (err) { /* the provider left nothing */
+    if (err) { /* the provider should have left nothing; its destroy makes sure */
         sandbox->create_error = *err;
-        delete_record(sandbox);
+        start_teardown(sandbox);
     } else if (sandbox->destroy_wanted) {
         close(fd);
         start_teardown(sandbox);

@@ -16,7 +16,7 @@
 #include "sandlot/v1/errors.pb-c.h"
 
 #define TOMBSTONES_MAX 16384
-#define RECORD_MEMORY_MAX (4u * 1024 * 1024)
+#define RECORD_MEMORY_MAX (16u * 1024 * 1024)
 #define REASON(name) SANDLOT__V1__ERROR_REASON__ERROR_REASON_##name
 
 /* Ids that were, so that their leases get a better answer than "unknown". Oldest first. */
@@ -63,6 +63,10 @@ void registry_destroy(struct registry *registry) {
     struct tombstone *tombstone, *next;
     HASH_ITER (hh, registry->tombstones, tombstone, next)
         tombstone_drop(registry, tombstone);
+    HASH_ITER (hh, registry->unreadable, tombstone, next) {
+        HASH_DEL(registry->unreadable, tombstone);
+        free(tombstone);
+    }
     free(registry);
 }
 
@@ -84,6 +88,18 @@ enum sandbox_presence registry_presence(struct registry *registry, const char *i
     struct tombstone *tombstone = NULL;
     HASH_FIND_STR(registry->tombstones, id, tombstone);
     return !tombstone ? PRESENCE_UNKNOWN : tombstone->expired ? PRESENCE_EXPIRED : PRESENCE_DESTROYED;
+}
+
+bool registry_has_record(struct registry *registry, const char *id) {
+    struct tombstone *unreadable = NULL;
+    HASH_FIND_STR(registry->unreadable, id, unreadable);
+    return unreadable || registry_find(registry, id);
+}
+
+static void leave_alone(struct registry *registry, const char *id) {
+    struct tombstone *unreadable = xcalloc(1, sizeof *unreadable);
+    snprintf(unreadable->id, sizeof unreadable->id, "%s", id);
+    HASH_ADD_STR(registry->unreadable, id, unreadable);
 }
 
 size_t registry_count(const struct registry *registry) {
@@ -304,7 +320,7 @@ static bool is_at_rest(const struct sandbox *sandbox, bool destroy_all) {
 
 void registry_on_settled(struct registry *registry) {
     struct sandbox *sandbox, *next;
-    if (!registry->shutting_down || !registry->shutdown_cb)
+    if (!registry->shutting_down || !registry->shutdown_cb || registry->load_cb)
         return;
     for (sandbox = registry->sandboxes; sandbox; sandbox = sandbox->hh.next)
         if (!is_at_rest(sandbox, registry->destroy_all))
@@ -335,7 +351,7 @@ void registry_shutdown(struct registry *registry, bool destroy, void (*cb)(void 
     registry->shutting_down = true;
     registry->destroy_all = destroy;
     HASH_ITER (hh, registry->sandboxes, sandbox, next)
-        if (destroy || sandbox->sm.state < SANDBOX_RUNNING)
+        if (destroy || (sandbox->sm.state < SANDBOX_RUNNING && !sandbox->adopting))
             lifecycle_stop(sandbox, false);
     registry_on_settled(registry);
 }
@@ -346,7 +362,7 @@ void registry_on_exited(struct registry *registry, const char *id) {
         return;
     if (clock_unix_ms() >= sandbox->expire_unix_ms)
         lifecycle_stop(sandbox, true);
-    else
+    else if (sandbox->sm.state == SANDBOX_RUNNING) /* before that its stream tells */
         lifecycle_fail(sandbox, "its first process ended");
 }
 
@@ -371,6 +387,7 @@ static void finish_load(struct registry *registry, const struct err *err) {
     registry->load_cb = NULL;
     if (cb)
         cb(registry->load_arg, err);
+    registry_on_settled(registry);
 }
 
 void registry_on_adopted(struct registry *registry) {
@@ -383,6 +400,7 @@ static void restore_one(struct load *load, struct registry *registry,
     struct provider *provider = find_provider(registry, record->provider);
     if (!provider || !record->spec || !id_is_valid("sb-", record->id)) {
         log_error("registry", "id=%s of unknown provider \"%s\" is left alone", record->id, record->provider);
+        leave_alone(registry, record->id);
         return;
     }
     struct sandbox *sandbox = lifecycle_new(registry, record->id, SANDBOX_STARTING);
@@ -415,6 +433,8 @@ static void on_record(void *arg, const char *key, uint64_t revision, const uint8
         restore_one(load, load->registry, record);
     else
         log_error("registry", "record %s can't be read and is left alone: %s", key, err.text);
+    if (!record)
+        leave_alone(load->registry, key + strlen(RECORD_PREFIX));
 }
 
 static void on_stray_destroyed(void *arg, const struct err *err) {
@@ -428,7 +448,7 @@ static void on_records_listed(void *arg, const struct err *err) {
     struct registry *registry = load->registry;
     struct provider *provider = registry->providers[0];
     for (size_t i = 0; !err && i < load->alive_count; i++)
-        if (!registry_find(registry, load->alive[i])) {
+        if (!registry_has_record(registry, load->alive[i])) {
             log_warning("registry", "id=%s has no record: destroyed", load->alive[i]);
             provider->ops->destroy(provider, load->alive[i], on_stray_destroyed, NULL);
         }

@@ -49,6 +49,8 @@ void registry_destroy_sandbox(struct registry *registry, struct sandbox *sandbox
 
 struct sandbox *registry_find(struct registry *registry, const char *id);
 enum sandbox_presence registry_presence(struct registry *registry, const char *id);
+/* True if the store has a record of it, readable or not. */
+bool registry_has_record(struct registry *registry, const char *id);
 size_t registry_count(const struct registry *registry);
 const struct registry_limits *registry_get_limits(const struct registry *registry);
 struct provider *registry_provider(const struct registry *registry, size_t index); /* NULL: no more */

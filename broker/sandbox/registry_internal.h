@@ -18,6 +18,7 @@ struct registry {
     struct sandbox *sandboxes; /* by id */
     size_t count;
     struct tombstone *tombstones;
+    struct tombstone *unreadable; /* records that are left alone: their sandboxes are no strays */
     unsigned tombstone_count;
     bool shutting_down, destroy_all;
     void (*shutdown_cb)(void *arg);

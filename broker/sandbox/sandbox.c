@@ -15,7 +15,7 @@ int sandbox_check_ready(const struct sandbox *sandbox, struct err *err) {
         if (clock_unix_ms() >= sandbox->expire_unix_ms)
             return err_set(err, ERR_NOT_FOUND, REASON(SANDBOX_EXPIRED), "sandbox %s has expired",
                            sandbox->id);
-        if (!sandbox->link)
+        if (!sandbox->link || !link_is_ready(sandbox->link))
             return err_set(err, ERR_UNAVAILABLE, REASON(SANDBOX_UNREACHABLE),
                            "sandbox %s can't be reached just now; try again", sandbox->id);
         return 0;

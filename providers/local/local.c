@@ -131,6 +131,9 @@ static void on_reply(struct local *local, const struct spawner_reply *reply, int
     struct err err = {0};
     if (reply->code)
         err_set(&err, (enum err_code)reply->code, reply->reason, "%s", reply->text);
+    if (reply->fd_attached && fd < 0)
+        err_set(&err, ERR_UNAVAILABLE, SANDLOT__V1__ERROR_REASON__ERROR_REASON_SANDBOX_UNREACHABLE,
+                "the broker has no descriptor left for the connection");
     const struct err *outcome = err_is_set(&err) ? &err : NULL;
     if (reply->kind == SPAWNER_EXITED) {
         local->events->exited(local->arg, reply->id);

@@ -329,6 +329,49 @@ static void test_images_and_capacity(void) {
     CHECK_INT(system(command), 0);
 }
 
+/* Depth is the sandbox's choice: teardown must not depend on it. */
+static void test_deep_directories_do_not_stop_teardown(void) {
+    struct sandlot_create_opts opts = {.layer_on_disk = 1};
+    struct sandlot_sandbox *deep = NULL;
+    struct sandlot_error err = {0};
+    CHECK_INT(sandlot_create(client, &opts, &deep, &err), 0);
+    sandlot_exec_result_free(fixture_sh(deep, "cd /root; i=0; while [ $i -lt 1500 ]; do mkdir d; cd d; touch "
+                                              "f; i=$((i + 1)); done; chmod 0 /root/d/d/d"));
+    CHECK_INT(sandlot_destroy(deep, &err), 0);
+    CHECK_INT(count_sandboxes(), 0);
+    sandlot_close(deep);
+}
+
+/* A record that can't be read is left alone, and so is what it stands for. */
+static void test_unreadable_record_is_not_a_stray(void) {
+    struct sandlot_sandbox *sandbox = fixture_create(client);
+    char command[1024], keep[64];
+    snprintf(keep, sizeof keep, "%s", sandlot_id(sandbox));
+    fixture_kill_all(&fixture);
+    snprintf(
+        command, sizeof command,
+        "/usr/bin/python3 -c \"import sqlite3; d = sqlite3.connect('%s/state/broker/registry.db'); "
+        "d.execute('create table kept as select * from entry'); "
+        "d.execute('update entry set value = ? where key = ?', (b'\\xff\\xff', 'sandbox/%s')); d.commit()\"",
+        fixture.dir, keep);
+    CHECK_INT(system(command), 0);
+    fixture_launch(&fixture);
+    snprintf(command, sizeof command, "pgrep -f '[s]andlot-agent --id %s' >/dev/null", keep);
+    CHECK_INT(system(command), 0);
+    fixture_kill_all(&fixture);
+    snprintf(command, sizeof command,
+             "/usr/bin/python3 -c \"import sqlite3; d = sqlite3.connect('%s/state/broker/registry.db'); "
+             "d.execute('update entry set value = (select value from kept where kept.key = entry.key) where "
+             "key like ?', "
+             "('sandbox/%%',)); d.commit()\"",
+             fixture.dir);
+    CHECK_INT(system(command), 0);
+    fixture_launch(&fixture);
+    CHECK_STR(fixture_sh_text(sandbox, "echo alive"), "alive"); /* its leases were kept as well */
+    CHECK_INT(sandlot_destroy(sandbox, NULL), 0);
+    sandlot_close(sandbox);
+}
+
 /* XC-24 */
 static void test_xc24_handles_do_not_survive_a_fork(void) {
     struct sandlot_sandbox *sandbox = fixture_create(client);
@@ -404,6 +447,8 @@ static const struct test tests[] = {
     TEST(test_fac09_to_fac12_start_with_setup),
     TEST(test_second_broker_is_refused),
     TEST(test_images_and_capacity),
+    TEST(test_deep_directories_do_not_stop_teardown),
+    TEST(test_unreadable_record_is_not_a_stray),
     TEST(test_xc24_handles_do_not_survive_a_fork),
     TEST(test_config_check),
     TEST(stop),

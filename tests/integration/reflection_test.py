@@ -1,5 +1,6 @@
 """Talks to sandlotd through reflection only, as any language could: the main job, typed errors,
 health, and what an unknown method answers. usage: reflection_test.py BUILD_DIR"""
+import glob
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -39,6 +41,7 @@ class ReflectionTest(unittest.TestCase):
 
     @classmethod
     def tearDownClass(cls):
+        broker_id = cls.api.call("BrokerService/GetBrokerInfo").broker_id
         cls.api.channel.close()
         cls.broker.send_signal(signal.SIGTERM)
         code = cls.broker.wait(60)
@@ -49,6 +52,7 @@ class ReflectionTest(unittest.TestCase):
         shutil.rmtree(cls.dir)
         assert code == 0, text
         assert not left, left
+        assert not glob.glob("/sys/fs/cgroup/**/*" + broker_id, recursive=True)
         for word in ("AddressSanitizer", "LeakSanitizer", "ThreadSanitizer", "runtime error"):
             assert word not in text, text
 
@@ -185,6 +189,72 @@ class ReflectionTest(unittest.TestCase):
                 call(b"", timeout=20)
             self.assertEqual(caught.exception.code(), grpc.StatusCode.UNIMPLEMENTED)
             self.assertLess(time.time() - before, 10)
+
+    def test_nonsense_to_reflection_is_refused(self):
+        for version in ("v1", "v1alpha"):
+            call = self.api.channel.stream_stream("/grpc.reflection.%s.ServerReflection/ServerReflectionInfo" % version,
+                                                  request_serializer=bytes, response_deserializer=bytes)
+            with self.assertRaises(grpc.RpcError) as caught:
+                list(call(iter([b"\xff\xff\xff"]), timeout=10))
+            self.assertEqual(caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
+
+    def test_lease_revoked_while_the_request_is_on_its_way(self):
+        created = self.api.call("SandboxService/CreateSandbox")
+        owner = json.loads(created.descriptor_json)["lease"]
+        lent = json.loads(self.api.call("LeaseService/Serialize", lease=owner, scope=3).descriptor_json)["lease"]
+        connected = self.api.call("LeaseService/Connect", lease=lent)
+        second = json.loads(connected.descriptor_json)["lease"]
+        send = threading.Event()
+
+        def late_request():
+            send.wait(20)
+            yield b""
+
+        destroy = self.api.channel.stream_unary("/sandlot.v1.SandboxService/DestroySandbox", request_serializer=bytes,
+                                                response_deserializer=bytes)
+        future = destroy.future(late_request(), metadata=[("sandlot-lease", second)], timeout=30)
+        time.sleep(0.2)  # the headers are there; nothing depends on it but what is tested
+        self.api.call("LeaseService/RevokeLease", lease=owner, lease_id=connected.lease.id)
+        send.set()
+        self.assertEqual(future.code(), grpc.StatusCode.UNAUTHENTICATED)
+        self.assertEqual(self.api.call("SandboxService/GetSandbox", lease=owner).sandbox.state, 2)
+        self.api.call("SandboxService/DestroySandbox", lease=owner)
+
+    def test_times_that_overflow_are_refused(self):
+        for seconds in (-9223372036854786, 9223372036854775807, -1, 0):
+            self.fails(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST", "SandboxService/CreateSandbox",
+                       expire_time={"seconds": seconds})
+
+    def test_sizes_are_bounded(self):
+        self.fails(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST", "SandboxService/CreateSandbox",
+                   env={"A": "x" * 300000})
+        self.fails(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST", "SandboxService/CreateSandbox",
+                   labels={"a": "x" * 20000})
+        created = self.api.call("SandboxService/CreateSandbox", env={"A": "x" * 100000, "B": "x" * 100000})
+        lease = json.loads(created.descriptor_json)["lease"]
+        self.fails(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST", "ExecService/Exec", lease=lease,
+                   argv={"args": [b"true", b"x" * (3 << 20)]})
+        ran = self.api.call("ExecService/Exec", lease=lease, shell=b"wc -c", stdin=b"x" * (1 << 20))
+        self.assertEqual(ran.stdout.strip(), b"1048576")
+        self.api.call("SandboxService/DestroySandbox", lease=lease)
+
+    def test_names_that_are_no_text_still_have_an_answer(self):
+        created = self.api.call("SandboxService/CreateSandbox")
+        lease = json.loads(created.descriptor_json)["lease"]
+        ran = self.api.call("ExecService/Exec", lease=lease, argv={"args": [b"/no\xffsuch"]})
+        self.assertEqual(ran.exit_code, 127)
+        self.fails(grpc.StatusCode.FAILED_PRECONDITION, "CWD_NOT_FOUND", "ExecService/Exec", lease=lease,
+                   shell=b"true", cwd=b"/no\xffsuch")
+        self.api.call("SandboxService/DestroySandbox", lease=lease)
+
+    def test_leases_are_bounded(self):
+        created = self.api.call("SandboxService/CreateSandbox")
+        lease = owner = json.loads(created.descriptor_json)["lease"]
+        with self.assertRaises(grpc.RpcError) as caught:
+            for _ in range(80):
+                lease = json.loads(self.api.call("LeaseService/Connect", lease=lease).descriptor_json)["lease"]
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.RESOURCE_EXHAUSTED)
+        self.api.call("SandboxService/DestroySandbox", lease=owner)
 
     def test_health(self):
         request = self.api.message("grpc.health.v1.HealthCheckRequest")
