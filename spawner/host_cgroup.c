@@ -123,7 +123,8 @@ static void find_unified(struct host_cgroups *ret, const char *broker_id) {
     snprintf(base, sizeof base, "%s%s", root, own);
     if (has_controllers(base))
         make_room(ret, base, !*own, broker_id);
-    snprintf(ret->unified, sizeof ret->unified, "%s/sandlot-%s", base, broker_id);
+    if (!ret->unified[0])
+        snprintf(ret->unified, sizeof ret->unified, "%s/sandlot-%s", base, broker_id);
     if (mkdir(ret->unified, 0755) < 0 && errno != EEXIST) {
         ret->unified[0] = '\0';
         return;
@@ -140,19 +141,45 @@ static void find_v1(struct host_cgroups *ret, int c, const char *broker_id) {
     if (ret->v2_controllers[c] || access(root, F_OK) < 0 || !own_path(controllers[c], own, sizeof own))
         return;
     char *path = ret->v1[c];
+    if (path[0])
+        return;
     snprintf(path, HOST_CGROUP_PATH_MAX, "%s%s/sandlot-%s", root, own, broker_id);
     if (mkdir(path, 0755) < 0 && errno != EEXIST)
         path[0] = '\0';
 }
 
-void host_cgroups_find(struct host_cgroups *ret, const char *broker_id) {
+/* One path a line: unified, then the v1 controllers in their order; an empty line for none. */
+static void recall(struct host_cgroups *ret, int state_fd) {
+    int fd = openat(state_fd, "cgroups", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    AUTO_FILE FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+    char line[HOST_CGROUP_PATH_MAX];
+    for (int i = -1; file && i < HOST_CONTROLLER_MAX && fgets(line, sizeof line, file); i++) {
+        line[strcspn(line, "\n")] = '\0';
+        if (line[0] == '/' && access(line, F_OK) == 0)
+            snprintf(i < 0 ? ret->unified : ret->v1[i], HOST_CGROUP_PATH_MAX, "%s", line);
+    }
+}
+
+static void remember(const struct host_cgroups *cgroups, int state_fd) {
+    int fd = openat(state_fd, "cgroups", O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    AUTO_FILE FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (!file)
+        return;
+    fprintf(file, "%s\n", cgroups->unified);
+    for (int c = 0; c < HOST_CONTROLLER_MAX; c++)
+        fprintf(file, "%s\n", cgroups->v1[c]);
+}
+
+void host_cgroups_find(struct host_cgroups *ret, const char *broker_id, int state_fd) {
     memset(ret, 0, sizeof *ret);
+    recall(ret, state_fd);
     find_unified(ret, broker_id);
     for (int c = 0; c < HOST_CONTROLLER_MAX; c++)
         find_v1(ret, c, broker_id);
+    remember(ret, state_fd);
 }
 
-void host_cgroups_remove(const struct host_cgroups *cgroups, const char *broker_id) {
+void host_cgroups_remove(const struct host_cgroups *cgroups, const char *broker_id, int state_fd) {
     if (cgroups->unified[0])
         rmdir(cgroups->unified);
     for (int c = 0; c < HOST_CONTROLLER_MAX; c++)
@@ -160,6 +187,7 @@ void host_cgroups_remove(const struct host_cgroups *cgroups, const char *broker_
             rmdir(cgroups->v1[c]);
     if (cgroups->own[0])
         move_back(cgroups->own, broker_id);
+    unlinkat(state_fd, "cgroups", 0);
 }
 
 /* ---- One sandbox ---- */

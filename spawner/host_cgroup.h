@@ -33,10 +33,12 @@ struct box_cgroup {
     int tasks_fds[HOST_CONTROLLER_MAX]; /* v1: write "0" from inside */
 };
 
-/* Finds and prepares them for sandboxes of this broker. Never fails: what is missing stays empty. */
-void host_cgroups_find(struct host_cgroups *ret, const char *broker_id);
+/* Finds and prepares them for sandboxes of this broker. Never fails: what is missing stays empty.
+ * The places are remembered in the state directory: a daemon that is started again from another cgroup
+ * must find those of the sandboxes it adopts. */
+void host_cgroups_find(struct host_cgroups *ret, const char *broker_id, int state_fd);
 /* Removes what host_cgroups_find made, if empty, and moves back. */
-void host_cgroups_remove(const struct host_cgroups *cgroups, const char *broker_id);
+void host_cgroups_remove(const struct host_cgroups *cgroups, const char *broker_id, int state_fd);
 
 int box_cgroup_make(const struct host_cgroups *cgroups, const char *id, const struct cgroup_limits *limits,
                     uid_t owner, struct box_cgroup *ret, struct err *err);

@@ -38,6 +38,7 @@ struct outgoing {
 
 struct spawner {
     char broker_id[ID_MAX];
+    int state_fd;
     struct image_set images;
     struct host_cgroups cgroups;
     struct box_host host;
@@ -333,7 +334,8 @@ struct spawner *spawner_create(const struct spawner_config *config, struct err *
     host->seccomp_fd = filter_create(err);
     if (host->seccomp_fd < 0 || image_set_create(config, &spawner->images, err) < 0)
         return NULL;
-    host_cgroups_find(&spawner->cgroups, config->broker_id);
+    spawner->state_fd = config->state_fd;
+    host_cgroups_find(&spawner->cgroups, config->broker_id, config->state_fd);
     host->images = &spawner->images;
     host->cgroups = &spawner->cgroups;
     host->uid_base = config->uid_base;
@@ -519,7 +521,7 @@ int spawner_run(struct spawner *spawner, int (*broker)(int spawner_fd, void *arg
             start_broker(spawner, broker, arg);
     }
     if (!spawner->boxes)
-        host_cgroups_remove(&spawner->cgroups, spawner->broker_id);
+        host_cgroups_remove(&spawner->cgroups, spawner->broker_id, spawner->state_fd);
     forget(spawner);
     return code;
 }
