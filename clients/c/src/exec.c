@@ -30,9 +30,7 @@ static int set_command(struct exec_request *request, const struct sandlot_exec_o
         set_bytes(&request->message.shell, opts->shell);
         return 0;
     }
-    size_t n = 0;
-    while (opts->argv[n])
-        n++;
+    size_t n = strings_count(opts->argv);
     sandlot__v1__argv__init(&request->argv);
     request->argv.args = xcalloc(n, sizeof *request->argv.args);
     request->argv.n_args = n;
@@ -44,18 +42,13 @@ static int set_command(struct exec_request *request, const struct sandlot_exec_o
 }
 
 static int set_env(struct exec_request *request, const char *const *env, struct sandlot_error *err) {
-    size_t n = 0;
-    while (env && env[n])
-        n++;
+    size_t n = strings_count(env);
     request->env = xcalloc(n, sizeof *request->env);
     request->message.env = xcalloc(n, sizeof *request->message.env);
     for (size_t i = 0; i < n; i++) {
-        const char *equals = strchr(env[i], '=');
         sandlot__v1__exec_request__env_entry__init(&request->env[i]);
-        if (!equals || equals == env[i])
-            return error_set(err, 3, "INVALID_REQUEST", "env entry %zu is not NAME=VALUE", i);
-        request->env[i].key = xmemdup(env[i], (size_t)(equals - env[i]));
-        request->env[i].value = (char *)(uintptr_t)equals + 1;
+        if (pair_split(env[i], &request->env[i].key, &request->env[i].value, err) < 0)
+            return -1;
         request->message.env[request->message.n_env++] = &request->env[i];
     }
     return 0;

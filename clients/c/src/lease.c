@@ -10,11 +10,6 @@
 #include "common/xalloc.h"
 #include "sandlot/v1/lease.pb-c.h"
 
-static char *or_empty(const char *text) {
-    static char empty[] = "";
-    return text ? (char *)(uintptr_t)text : empty;
-}
-
 int sandlot_open(struct sandlot_client *client, const char *descriptor_json, struct sandlot_sandbox **ret,
                  struct sandlot_error *err) {
     struct descriptor descriptor;
@@ -37,7 +32,7 @@ int sandlot_connect(struct sandlot_client *client, const char *descriptor_json, 
     struct sandlot_sandbox *lent;
     if (sandlot_open(client, descriptor_json, &lent, err) < 0)
         return -1;
-    request.holder = or_empty(holder);
+    request.holder = text_or_empty(holder);
     struct rpc_opts rpc = handle_rpc(lent, "/sandlot.v1.LeaseService/Connect", 0);
     if (rpc_unary(lent->client->channel, &rpc, &request.base, &sandlot__v1__connect_response__descriptor,
                   &arena, &message, err) < 0) {
@@ -82,7 +77,7 @@ int sandlot_serialize(struct sandlot_sandbox *sandbox, const struct sandlot_seri
         request.expiration_case = SANDLOT__V1__SERIALIZE_REQUEST__EXPIRATION_TTL;
         request.ttl = &ttl;
     }
-    request.holder = or_empty(opts->holder);
+    request.holder = text_or_empty(opts->holder);
     request.for_other_host = opts->for_other_host != 0;
     struct rpc_opts rpc = handle_rpc(sandbox, "/sandlot.v1.LeaseService/Serialize", 0);
     if (rpc_unary(sandbox->client->channel, &rpc, &request.base, &sandlot__v1__serialize_response__descriptor,
@@ -163,7 +158,7 @@ int sandlot_revoke(struct sandlot_sandbox *sandbox, const char *lease_id, uint32
     Sandlot__V1__RevokeLeaseRequest request = SANDLOT__V1__REVOKE_LEASE_REQUEST__INIT;
     AUTO_ARENA struct arena *arena = NULL;
     const ProtobufCMessage *message;
-    request.lease_id = or_empty(lease_id);
+    request.lease_id = text_or_empty(lease_id);
     struct rpc_opts rpc = handle_rpc(sandbox, "/sandlot.v1.LeaseService/RevokeLease", 0);
     if (rpc_unary(sandbox->client->channel, &rpc, &request.base,
                   &sandlot__v1__revoke_lease_response__descriptor, &arena, &message, err) < 0)

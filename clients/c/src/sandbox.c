@@ -27,31 +27,13 @@ struct create_request {
     Sandlot__V1__InitialFile *files;
 };
 
-static size_t count(const char *const *list) {
-    size_t n = 0;
-    while (list && list[n])
-        n++;
-    return n;
-}
-
-/* Splits "NAME=value"; the name is malloc'd. */
-static int split(const char *entry, char **ret_name, char **ret_value, struct sandlot_error *err) {
-    const char *equals = strchr(entry, '=');
-    if (!equals || equals == entry)
-        return error_set(err, 3, "INVALID_REQUEST", "\"%.40s\" is not NAME=VALUE",
-                         equals ? entry : "(an entry without =)");
-    *ret_name = xmemdup(entry, (size_t)(equals - entry));
-    *ret_value = (char *)(uintptr_t)equals + 1;
-    return 0;
-}
-
 static int add_env(struct create_request *request, const char *const *env, struct sandlot_error *err) {
-    size_t n = count(env);
+    size_t n = strings_count(env);
     request->env = xcalloc(n, sizeof *request->env);
     request->message.env = xcalloc(n, sizeof *request->message.env);
     for (size_t i = 0; i < n; i++) {
         sandlot__v1__create_sandbox_request__env_entry__init(&request->env[i]);
-        if (split(env[i], &request->env[i].key, &request->env[i].value, err) < 0)
+        if (pair_split(env[i], &request->env[i].key, &request->env[i].value, err) < 0)
             return -1;
         request->message.env[request->message.n_env++] = &request->env[i];
     }
@@ -59,12 +41,12 @@ static int add_env(struct create_request *request, const char *const *env, struc
 }
 
 static int add_labels(struct create_request *request, const char *const *labels, struct sandlot_error *err) {
-    size_t n = count(labels);
+    size_t n = strings_count(labels);
     request->labels = xcalloc(n, sizeof *request->labels);
     request->message.labels = xcalloc(n, sizeof *request->message.labels);
     for (size_t i = 0; i < n; i++) {
         sandlot__v1__create_sandbox_request__labels_entry__init(&request->labels[i]);
-        if (split(labels[i], &request->labels[i].key, &request->labels[i].value, err) < 0)
+        if (pair_split(labels[i], &request->labels[i].key, &request->labels[i].value, err) < 0)
             return -1;
         request->message.labels[request->message.n_labels++] = &request->labels[i];
     }
@@ -90,22 +72,17 @@ static void add_files(struct create_request *request, const struct sandlot_creat
     }
 }
 
-static char *or_empty(const char *text) {
-    static char empty[] = "";
-    return text ? (char *)(uintptr_t)text : empty;
-}
-
 static int fill(struct create_request *request, const struct sandlot_create_opts *opts,
                 struct sandlot_error *err) {
     Sandlot__V1__CreateSandboxRequest *message = &request->message;
     sandlot__v1__create_sandbox_request__init(message);
     sandlot__v1__resources__init(&request->resources);
-    message->request_id = or_empty(opts->request_id);
-    message->provider = or_empty(opts->provider);
-    message->image = or_empty(opts->image);
-    message->workdir = or_empty(opts->workdir);
-    message->rollout_id = or_empty(opts->rollout_id);
-    message->holder = or_empty(opts->holder);
+    message->request_id = text_or_empty(opts->request_id);
+    message->provider = text_or_empty(opts->provider);
+    message->image = text_or_empty(opts->image);
+    message->workdir = text_or_empty(opts->workdir);
+    message->rollout_id = text_or_empty(opts->rollout_id);
+    message->holder = text_or_empty(opts->holder);
     message->n_ports = opts->port_count;
     message->ports = (uint32_t *)(uintptr_t)opts->ports;
     message->layer =
