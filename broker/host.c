@@ -148,21 +148,24 @@ int host_make_own(const struct config *config, int state_fd, const struct host_u
     return 0;
 }
 
-static int drop_capabilities(void) {
-    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-    struct __user_cap_data_struct data[2] = {{0}, {0}};
+/* While we still may: what is out of this set can't come back by any exec. */
+static int drop_bounding_set(void) {
     for (int cap = 0; cap < 64; cap++)
         if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0 && errno != EINVAL && errno != EPERM)
             return -1;
-    return (int)syscall(SYS_capset, &header, data);
+    return 0;
 }
 
 int host_become(const struct host_user *user, struct err *err) {
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct none[2] = {{0}, {0}};
+    if (drop_bounding_set() < 0)
+        return err_set_errno(err, errno, "can't drop privileges");
     if (geteuid() == 0 && user->uid != 0 &&
         (setgroups(0, NULL) < 0 || setresgid(user->gid, user->gid, user->gid) < 0 ||
          setresuid(user->uid, user->uid, user->uid) < 0))
         return err_set_errno(err, errno, "can't become %s", user->name);
-    if (drop_capabilities() < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+    if (syscall(SYS_capset, &header, none) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         return err_set_errno(err, errno, "can't drop privileges");
     return 0;
 }

@@ -1,6 +1,7 @@
 /* From intent to confirmed teardown: restarts, expiry, capacity, images, a second broker, setup. */
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -372,6 +373,35 @@ static void test_unreadable_record_is_not_a_stray(void) {
     sandlot_close(sandbox);
 }
 
+/* The broker as a user of its own: no capability, and nothing of the state directory but its registry. */
+static void test_broker_as_another_user(void) {
+    struct fixture own;
+    struct sandlot_client *own_client = NULL;
+    char command[512];
+    fixture_start(&own, "{\"user\": \"nobody\"}");
+    fixture_client(&own, &own_client);
+    struct sandlot_sandbox *sandbox = fixture_create(own_client);
+    CHECK_STR(fixture_sh_text(sandbox, "id -u"), "0");
+    snprintf(command, sizeof command,
+             "grep -Eq '^Uid:.65534.65534.65534.65534' /proc/%d/status && ! grep -Eq "
+             "'^Cap(Prm|Eff|Bnd):.*[1-9a-f]' /proc/%d/status",
+             (int)fixture_broker_pid(&own), (int)fixture_broker_pid(&own));
+    CHECK_INT(system(command), 0);
+    snprintf(command, sizeof command,
+             "cd / && setpriv --reuid 65534 --clear-groups sh -c 'test -w %s/state/broker/registry.db && ! "
+             "ls %s/state && "
+             "! cat %s/state/keys && ! ls %s/state/sandboxes && ! touch %s/state/x' 2>/dev/null",
+             own.dir, own.dir, own.dir, own.dir, own.dir);
+    CHECK_INT(system(command), 0);
+    fixture_kill_broker(&own);
+    CU_ASSERT(fixture_wait_serving(&own));
+    CHECK_STR(fixture_sh_text(sandbox, "echo again"), "again");
+    sandlot_destroy(sandbox, NULL);
+    sandlot_close(sandbox);
+    sandlot_client_close(own_client);
+    fixture_stop(&own);
+}
+
 /* XC-24 */
 static void test_xc24_handles_do_not_survive_a_fork(void) {
     struct sandlot_sandbox *sandbox = fixture_create(client);
@@ -449,6 +479,7 @@ static const struct test tests[] = {
     TEST(test_images_and_capacity),
     TEST(test_deep_directories_do_not_stop_teardown),
     TEST(test_unreadable_record_is_not_a_stray),
+    TEST(test_broker_as_another_user),
     TEST(test_xc24_handles_do_not_survive_a_fork),
     TEST(test_config_check),
     TEST(stop),

@@ -68,6 +68,7 @@ void fixture_prepare(struct fixture *fixture, const char *config_json) {
     strcpy(fixture->dir, "/tmp/sandlot-test-XXXXXX");
     if (!mkdtemp(fixture->dir))
         die("mkdtemp");
+    chmod(fixture->dir, 0711); /* a broker that is another user passes through */
     snprintf(fixture->socket, sizeof fixture->socket, "%s/s", fixture->dir);
     snprintf(fixture->address, sizeof fixture->address, "unix:%s", fixture->socket);
     snprintf(fixture->config, sizeof fixture->config, "%s/config.json", fixture->dir);
