@@ -103,7 +103,7 @@ static void test_orderly_stop_keeps_by_default(void) {
 }
 
 static void test_expiry(void) {
-    struct sandlot_create_opts opts = {.ttl = 0.6};
+    struct sandlot_create_opts opts = {.ttl = 2};
     struct sandlot_sandbox *brief = NULL;
     struct sandlot_error err = {0};
     struct sandlot_exec_result *result = NULL;
@@ -129,7 +129,7 @@ static void test_expiry(void) {
 
 /* The agent ends its sandbox by itself when no broker lives; the next start clears up. */
 static void test_expiry_without_a_broker(void) {
-    struct sandlot_create_opts opts = {.ttl = 0.8};
+    struct sandlot_create_opts opts = {.ttl = 3};
     struct sandlot_sandbox *brief = NULL;
     char command[128];
     CHECK_INT(sandlot_create(client, &opts, &brief, NULL), 0);
