@@ -20,6 +20,7 @@
 #include "sandlot/v1/errors.pb-c.h"
 
 #define CHUNK (256 * 1024)
+#define SIZELESS_MAX (16u * 1024 * 1024) /* of /proc, say: some never end */
 #define UNPACK_MAX (64u * 1024)
 #define REASON(name) SANDLOT__V1__ERROR_REASON__ERROR_REASON_##name
 
@@ -258,6 +259,9 @@ static int send_content(const struct helper *helper, uint32_t stream_id, int fd,
                            "the file shrank to %llu bytes while it was read", (unsigned long long)sent);
         if (n == 0)
             return 0;
+        if (size == 0 && sent + (uint64_t)n > SIZELESS_MAX)
+            return err_set(err, ERR_FAILED_PRECONDITION, REASON(FILE_NOT_REGULAR),
+                           "a file without a size that has over %u bytes", SIZELESS_MAX);
         if (write_frame(helper, stream_id, FRAME_DATA, chunk, (size_t)n) < 0)
             return -1;
         sent += (uint64_t)n;

@@ -15,6 +15,7 @@
 #include "agent/conn.h"
 #include "agent/reaper.h"
 #include "agent/run.h"
+#include "agent/spawn.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -83,11 +84,6 @@ static int load_filter(struct agent *agent, int fd) {
     return 0;
 }
 
-static void on_terminate(uv_signal_t *signal, int signum) {
-    (void)signum;
-    uv_stop(signal->loop);
-}
-
 /* What we were started with must not reach a command: who holds the listening socket is the agent. */
 static void keep_from_commands(const struct options *options) {
     const int fds[] = {options->listen_fd, options->ready_fd, options->cgroup_fd, options->seccomp_fd};
@@ -118,9 +114,8 @@ int main(int argc, char **argv) {
     protect();
     keep_from_commands(&options);
     struct agent agent = {.loop = uv_default_loop(), .sandbox_id = options.sandbox_id};
-    uv_signal_t terminate;
-    uv_signal_init(agent.loop, &terminate);
-    uv_signal_start(&terminate, on_terminate, SIGTERM);
+    /* No handler but SIGCHLD's: then the kernel keeps every other signal from inside away from PID 1. */
+    spawn_init();
     agent.reaper = reaper_create(agent.loop);
     agent.runs = run_table_create(&agent);
     uv_timer_init(agent.loop, &agent.expiry_timer);

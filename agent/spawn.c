@@ -7,7 +7,10 @@
 #include <linux/filter.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +19,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
@@ -208,6 +212,66 @@ static inline __attribute__((always_inline)) long raw_clone3(struct clone_args *
 #endif
 }
 
+/*
+ * While the child shares our memory we wait in the kernel for its exec, and something inside the sandbox
+ * may stop it just then. A second thread, asleep in a read of a timer that is armed only during a spawn,
+ * continues the child, and ends it if that does not help.
+ */
+#define WATCH_FIRST_MS 50
+#define WATCH_EACH_MS 10
+#define WATCH_KILL_TICKS 200 /* 2 s */
+#define WATCH_STACK (64 * 1024)
+
+static int watch_timer = -1;
+static atomic_int watched_pid; /* written by the kernel: CLONE_PARENT_SETTID */
+static atomic_uint watch_ticks;
+
+static void *watch_children(void *arg) {
+    (void)arg;
+    for (;;) {
+        uint64_t expired;
+        ssize_t n = read(watch_timer, &expired, sizeof expired);
+        int pid = atomic_load(&watched_pid);
+        if (n != (ssize_t)sizeof expired || pid <= 0)
+            continue;
+        kill(pid, atomic_fetch_add(&watch_ticks, 1) < WATCH_KILL_TICKS ? SIGCONT : SIGKILL);
+    }
+    return NULL;
+}
+
+void spawn_init(void) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all, before;
+    watch_timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
+    if (watch_timer < 0)
+        return;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, WATCH_STACK);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    if (pthread_create(&thread, &attributes, watch_children, NULL) != 0) {
+        close(watch_timer);
+        watch_timer = -1;
+    }
+    pthread_attr_destroy(&attributes);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
+static void watch_arm(bool on) {
+    struct itimerspec spec = {{0}, {0}};
+    if (on) {
+        spec.it_value.tv_nsec = WATCH_FIRST_MS * 1000000L;
+        spec.it_interval.tv_nsec = WATCH_EACH_MS * 1000000L;
+        atomic_store(&watch_ticks, 0);
+    } else {
+        atomic_store(&watched_pid, 0);
+    }
+    if (watch_timer >= 0)
+        timerfd_settime(watch_timer, 0, &spec, NULL);
+}
+
 static struct spawn_result *shared_result(void) {
     static struct spawn_result *page;
     if (!page) {
@@ -232,7 +296,8 @@ void spawn(const struct spawn_opts *opts, struct spawn_result *ret) {
     *child.shared = (struct spawn_result){.stage = SPAWN_OK};
     int pid_fd = -1;
     struct clone_args args = {
-        .flags = CLONE_PIDFD | CLONE_CLEAR_SIGHAND,
+        .flags = CLONE_PIDFD | CLONE_CLEAR_SIGHAND | CLONE_PARENT_SETTID,
+        .parent_tid = (uint64_t)(uintptr_t)&watched_pid,
         .pidfd = (uint64_t)(uintptr_t)&pid_fd,
         .exit_signal = SIGCHLD,
     };
@@ -243,6 +308,7 @@ void spawn(const struct spawn_opts *opts, struct spawn_result *ret) {
     sigset_t all, before;
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &before);
+    watch_arm(true);
 #if SHARE_MEMORY
     args.flags |= (uint64_t)(CLONE_VM | CLONE_VFORK);
     long pid = raw_clone3(&args);
@@ -260,6 +326,7 @@ void spawn(const struct spawn_opts *opts, struct spawn_result *ret) {
         wait_for_exec(exec_pipe[0]);
     close(exec_pipe[0]);
 #endif
+    watch_arm(false);
     sigprocmask(SIG_SETMASK, &before, NULL);
     *ret = *child.shared;
     ret->pid = (pid_t)pid;

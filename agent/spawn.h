@@ -35,4 +35,6 @@ struct spawn_result {
     int pid_fd; /* close it; -1 if stage is SPAWN_CLONE */
 };
 
+/* Once, before the first spawn. */
+void spawn_init(void);
 void spawn(const struct spawn_opts *opts, struct spawn_result *ret);

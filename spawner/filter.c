@@ -6,6 +6,7 @@
 #include <seccomp.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
@@ -66,6 +67,10 @@ static const int absent[] = {
     SCMP_SYS(io_uring_setup),
 };
 
+/* Socket families that no network namespace separates, or that only kernel bugs are looked for in. */
+static const int families[] = {AF_VSOCK,     AF_ALG, AF_KEY, AF_RDS,     AF_CAN, AF_TIPC,
+                               AF_BLUETOOTH, AF_NFC, AF_KCM, AF_QIPCRTR, AF_SMC, AF_XDP};
+
 static int add_rules(scmp_filter_ctx filter) {
     const scmp_datum_t namespaces = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
                                     CLONE_NEWUTS | CLONE_NEWCGROUP;
@@ -81,6 +86,9 @@ static int add_rules(scmp_filter_ctx filter) {
             rc = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
                                   SCMP_A0(SCMP_CMP_MASKED_EQ, flag, flag));
     }
+    for (size_t i = 0; rc == 0 && i < ARRAY_LEN(families); i++)
+        rc = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1,
+                              SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i]));
     /* Typing into a terminal that another process reads. */
     if (rc == 0)
         rc = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(ioctl), 1,

@@ -281,6 +281,15 @@ static uint32_t end_tree(struct lease_group *group, const char *lease_id, enum l
     return count;
 }
 
+/* A release ends the lease alone: what was lent on from it is others'. */
+static uint32_t end_one(struct lease *lease, struct store_txn *txn) {
+    if (lease->state != LEASE_LIVE)
+        return 0;
+    lease->state = LEASE_RELEASED;
+    put_record(txn, lease);
+    return 1;
+}
+
 struct ending {
     struct lease_table *table;
     char sandbox_id[ID_MAX];
@@ -302,7 +311,8 @@ static void end_lease(struct lease_table *table, const struct lease *lease, enum
                       struct ending *ending) {
     struct store_txn *txn = store_txn_create();
     memcpy(ending->sandbox_id, lease->group->sandbox_id, sizeof ending->sandbox_id);
-    ending->ended = end_tree(lease->group, lease->id, state, txn);
+    ending->ended = state == LEASE_RELEASED ? end_one((struct lease *)(uintptr_t)lease, txn)
+                                            : end_tree(lease->group, lease->id, state, txn);
     store_commit(table->store, txn, STORE_DISK, on_ended, ending);
     end_watches(table);
 }

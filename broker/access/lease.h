@@ -76,7 +76,8 @@ void lease_table_close(struct lease_table *table);
 
 void lease_mint(struct lease_table *table, const struct lease_mint_opts *opts, lease_mint_cb cb, void *arg);
 /* Dead from now on; cb when that is on disk. count: leases of the sandbox that are still live.
- * A lease that ended before is fine. Leases minted from it end with it. */
+ * A lease that ended before is fine. Leases minted from it live on: one borrower's release never breaks
+ * another. */
 void lease_release(struct lease_table *table, const struct lease *lease, lease_done_cb cb, void *arg);
 /* The lease and all below it. count: how many this call ended. */
 void lease_revoke(struct lease_table *table, const struct lease *lease, lease_done_cb cb, void *arg);

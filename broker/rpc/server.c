@@ -58,7 +58,7 @@ struct server {
     unsigned own_uid;
     bool open;
     struct peer *peers;
-    int peer_count, next_peer_fd;
+    int peer_count, first_peer_fd, next_peer_fd;
     struct unix_listener *unix_listeners;
     size_t unix_count;
     struct armed armed[ARMED];
@@ -145,10 +145,10 @@ void server_identify(struct server *server, const char *peer, struct identity *r
 static int rotate_fd(struct server *server, int fd) {
     AUTO_CLOSE int low = fd;
     if (server->next_peer_fd >= server->peer_count)
-        server->next_peer_fd = PEER_FD_FIRST;
+        server->next_peer_fd = server->first_peer_fd;
     int high = fcntl(low, F_DUPFD_CLOEXEC, server->next_peer_fd);
     if (high < 0)
-        high = fcntl(low, F_DUPFD_CLOEXEC, PEER_FD_FIRST);
+        high = fcntl(low, F_DUPFD_CLOEXEC, server->first_peer_fd);
     if (high >= 0)
         server->next_peer_fd = high + 1;
     return high;
@@ -242,7 +242,8 @@ static void make_peer_table(struct server *server) {
         getrlimit(RLIMIT_NOFILE, &limit);
     }
     server->peer_count = limit.rlim_cur > 65536 ? 65536 : (int)limit.rlim_cur;
-    server->next_peer_fd = PEER_FD_FIRST;
+    server->first_peer_fd = server->peer_count / 2 < PEER_FD_FIRST ? server->peer_count / 2 : PEER_FD_FIRST;
+    server->next_peer_fd = server->first_peer_fd;
     server->peers = xcalloc((size_t)server->peer_count, sizeof *server->peers);
 }
 

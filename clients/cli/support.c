@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -133,12 +134,27 @@ char *read_file(const char *path) {
     return text;
 }
 
+static int write_into(const char *path, const char *text) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    int rc = fd >= 0 && dprintf(fd, "%s\n", text) > 0 ? 0 : -1;
+    if (rc < 0)
+        fprintf(stderr, "sandlot: can't write %s: %s\n", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
 int write_file_atomically(const char *path, const char *text) {
-    char temporary[4200];
+    char temporary[4200], resolved[4096];
+    struct stat st;
     if (strcmp(path, "-") == 0) {
         printf("%s\n", text);
         return 0;
     }
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return write_into(path, text); /* a device or a FIFO is written to, never replaced */
+    if (realpath(path, resolved))
+        path = resolved; /* a link stays a link */
     snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
     int fd = mkostemp(temporary, O_CLOEXEC); /* 0600 */
     FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;

@@ -100,6 +100,25 @@ static void test_cp(void) {
     CHECK_INT(CLI("destroy -s cp.json; ls"), 0);
 }
 
+static void test_devices_and_links_are_not_replaced(void) {
+    CHECK_INT(CLI("create -o d.json; mknod null c 1 3; touch real real.json; ln -s real.json link.json; ln "
+                  "-s real link"),
+              0);
+    CHECK_INT(CLI("serialize -s d.json -o null; sandlot serialize -s d.json -o link.json; test -c null && "
+                  "test -L link.json && test -s real.json && echo kept"),
+              0);
+    SAYS("kept");
+    CHECK_INT(CLI("cp -s d.json :/etc/hostname null; sandlot cp -s d.json :/etc/hostname link; test -c null "
+                  "&& test -L link && cat real"),
+              0);
+    SAYS("sb-");
+    CHECK_INT(CLI("exec -s d.json -- ln -s /proc/self/pagemap endless; sandlot cp -s d.json :endless out; "
+                  "test ! -e out"),
+              0);
+    SAYS("FILE_NOT_REGULAR");
+    CHECK_INT(CLI("destroy -s d.json"), 0);
+}
+
 static void test_mistakes_are_explained(void) {
     CHECK_INT(CLI("nonsense"), 125);
     SAYS("no command \"nonsense\"");
@@ -143,8 +162,13 @@ static void stop(void) {
 }
 
 static const struct test tests[] = {
-    TEST(start),   TEST(test_the_commands_of_the_readme), TEST(test_exit_codes),
-    TEST(test_cp), TEST(test_mistakes_are_explained),     TEST(test_nothing_listening_fails_fast),
+    TEST(start),
+    TEST(test_the_commands_of_the_readme),
+    TEST(test_exit_codes),
+    TEST(test_cp),
+    TEST(test_devices_and_links_are_not_replaced),
+    TEST(test_mistakes_are_explained),
+    TEST(test_nothing_listening_fails_fast),
     TEST(stop),
 };
 

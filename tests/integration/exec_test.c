@@ -245,14 +245,18 @@ static void test_bad_requests(void) {
 static void test_p80_nothing_reaches_the_host(void) {
     char broker_alive[64];
     snprintf(broker_alive, sizeof broker_alive, "kill -0 %d", (int)fixture.pid);
-    sandlot_exec_result_free(
-        fixture_sh(sandbox, "kill -9 -1; pkill -9 -f python; pkill -9 -f sandlot; kill -9 1; true"));
+    sandlot_exec_result_free(fixture_sh(
+        sandbox,
+        "kill -9 -1; pkill -9 -f python; pkill -9 -f sandlot; kill -9 1; kill -TERM 1; kill -INT 1; true"));
     CHECK_INT(system(broker_alive), 0);
     CHECK_STR(fixture_sh_text(sandbox, "echo alive"), "alive");
     CHECK_STR(fixture_sh_text(sandbox, "ls /proc/self/fd | tr '\\n' ' '"), "0 1 2 3"); /* 3 is ls's own */
     CHECK_STR(fixture_sh_text(sandbox, "cat /etc/shadow /etc/gshadow 2>&1 | grep -vc 'No such file'"), "0");
     CHECK_STR(fixture_sh_text(sandbox, "ls /root /home /tmp /var/tmp /srv | grep -v : | grep -c ."),
               "2"); /* ours */
+    CHECK_STR(fixture_sh_text(
+                  sandbox, "python3 -c 'import socket; socket.socket(40, 1)' 2>&1 | grep -c 'not supported'"),
+              "1");
     CHECK_STR(fixture_sh_text(sandbox, "unshare -U true 2>/dev/null || echo no"), "no");
     CHECK_STR(fixture_sh_text(sandbox, "mount -t tmpfs x /mnt 2>/dev/null || echo no"), "no");
     CHECK_STR(fixture_sh_text(sandbox, "readlink /proc/1/root /proc/1/fd/3 /proc/1/exe || echo no"), "no");
@@ -279,6 +283,39 @@ static void test_host_files_closed_to_others_stay_closed(void) {
     snprintf(result, sizeof result, "%s", fixture_sh_text(sandbox, inside));
     CHECK_STR(result, "closed");
     remove(command);
+}
+
+/* Something inside stops every process it can, also those that are just being started. */
+static void test_stopping_everything_does_not_hang_the_agent(void) {
+    struct sandlot_sandbox *own = fixture_create(client);
+    char command[1024], path[300], output[256];
+    snprintf(path, sizeof path, "%s/stop.json", fixture.dir);
+    FILE *file = fopen(path, "we");
+    fputs(sandlot_descriptor(own), file);
+    fclose(file);
+    snprintf(
+        command, sizeof command,
+        "cd %s; PATH=%s:$PATH; (sandlot exec -s stop.json --timeout 4 -- python3 -c 'import os\n"
+        "while 1:\n try: os.kill(-1, 19)\n except OSError: pass' >/dev/null 2>&1; echo $? > stop.code) &",
+        fixture.dir, build_dir());
+    CHECK_INT(system(command), 0);
+    for (int i = 0; i < 6; i++) {
+        struct sandlot_exec_opts opts = {.shell = "true", .timeout = 1, .call_timeout = 30};
+        struct sandlot_exec_result *result = NULL;
+        sandlot_exec(own, &opts, &result, NULL); /* may fail, must come back */
+        sandlot_exec_result_free(result);
+    }
+    for (int i = 0;
+         i < 4000 && fixture_cli(&fixture, output, sizeof output, "info >/dev/null; test -s stop.code") != 0;
+         i++) {
+        struct timespec wait = {0, 5000000};
+        nanosleep(&wait, NULL);
+    }
+    fixture_cli(&fixture, output, sizeof output, "info >/dev/null; cat stop.code");
+    CHECK_STR(output, "124\n");
+    CHECK_STR(fixture_sh_text(own, "echo works"), "works");
+    sandlot_destroy(own, NULL);
+    sandlot_close(own);
 }
 
 static void test_limits(void) {
@@ -328,6 +365,7 @@ static const struct test tests[] = {
     TEST(test_bad_requests),
     TEST(test_p80_nothing_reaches_the_host),
     TEST(test_host_files_closed_to_others_stay_closed),
+    TEST(test_stopping_everything_does_not_hang_the_agent),
     TEST(test_limits),
     TEST(stop),
 };

@@ -143,6 +143,23 @@ static void test_ser21_each_connection_has_its_own_lease(void) {
     sandlot_close(owner);
 }
 
+/* The lent file's own release stops new connections and ends none. */
+static void test_release_of_the_lent_lease_ends_no_connection(void) {
+    struct sandlot_sandbox *owner = fixture_create(client), *a = NULL, *lent = NULL, *late = NULL;
+    char *json = NULL;
+    CHECK_INT(sandlot_serialize(owner, NULL, &json, NULL), 0);
+    CHECK_INT(sandlot_connect(NULL, json, "a", &a, NULL), 0);
+    CHECK_INT(sandlot_open(NULL, json, &lent, NULL), 0);
+    CHECK_INT(sandlot_release(lent, NULL, NULL), 0);
+    CHECK_STR(fixture_sh_text(a, "echo a"), "a");
+    CHECK_INT(sandlot_connect(NULL, json, "late", &late, NULL), -1);
+    sandlot_string_free(json);
+    sandlot_close(lent);
+    sandlot_close(a);
+    sandlot_destroy(owner, NULL);
+    sandlot_close(owner);
+}
+
 /* G3, LEASE-22: a ttl is honoured, capped by the parent's, echoed as expire_time. */
 static void test_g3_ttl_of_a_lease_is_honoured(void) {
     struct sandlot_sandbox *owner = fixture_create(client), *late = NULL;
@@ -417,6 +434,7 @@ static const struct test tests[] = {
     TEST(test_spec13_2_serialize_without_scope_keeps_teardown),
     TEST(test_g2_spec13_3_release_counts_once_and_kills_the_token),
     TEST(test_ser21_each_connection_has_its_own_lease),
+    TEST(test_release_of_the_lent_lease_ends_no_connection),
     TEST(test_g3_ttl_of_a_lease_is_honoured),
     TEST(test_g9_rollout_is_never_empty),
     TEST(test_g12_connect_validates),

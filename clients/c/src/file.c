@@ -139,7 +139,8 @@ int sandlot_upload_file(struct sandlot_sandbox *sandbox, const char *local_path,
 /* Beside the target, so that the rename is atomic; removed unless it is renamed. */
 struct sink {
     int fd;
-    char *temporary;
+    char *target;    /* NULL: written to as it is */
+    char *temporary; /* NULL: has no name yet */
     uint64_t written, total;
     mode_t mode;
 };
@@ -150,6 +151,7 @@ static void sink_fini(struct sink *sink) {
     if (sink->temporary)
         unlink(sink->temporary);
     free(sink->temporary);
+    free(sink->target);
 }
 
 static int sink_write(struct sink *sink, const uint8_t *bytes, size_t len) {
@@ -198,10 +200,46 @@ static int make_parents(const char *path, struct sandlot_error *err) {
     return 0;
 }
 
-static int sink_commit(struct sink *sink, const char *local_path, struct sandlot_error *err) {
+/* A regular file is written without a name beside the target and gets it when complete; a killed process
+ * leaves nothing. A device or FIFO is written to, never replaced. */
+static int sink_open(struct sink *sink, const char *path, struct sandlot_error *err) {
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        sink->fd = open(path, O_WRONLY | O_CLOEXEC);
+        return sink->fd < 0 ? local_error(err, path) : 0;
+    }
+    char *resolved = realpath(path, NULL); /* a link stays a link */
+    sink->target = resolved ? resolved : xstrdup(path);
+    AUTO_FREE char *directory = xstrdup(sink->target);
+    char *slash = strrchr(directory, '/');
+    if (slash)
+        slash[slash == directory] = '\0';
+    sink->fd = open(slash ? directory : ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    if (sink->fd >= 0)
+        return 0;
+    sink->temporary = xasprintf("%s.sandlot-%d.XXXXXX", sink->target, (int)getpid());
+    sink->fd = mkostemp(sink->temporary, O_CLOEXEC);
+    if (sink->fd >= 0)
+        return 0;
+    free(sink->temporary);
+    sink->temporary = NULL;
+    return local_error(err, path);
+}
+
+static int sink_commit(struct sink *sink, struct sandlot_error *err) {
+    if (!sink->target)
+        return 0;
+    if (!sink->temporary) {
+        char self[64];
+        snprintf(self, sizeof self, "/proc/self/fd/%d", sink->fd);
+        sink->temporary = xasprintf("%s.sandlot-%d-%d", sink->target, (int)getpid(), sink->fd);
+        unlink(sink->temporary);
+        if (linkat(AT_FDCWD, self, AT_FDCWD, sink->temporary, AT_SYMLINK_FOLLOW) < 0)
+            return local_error(err, sink->target);
+    }
     if (fchmod(sink->fd, sink->mode) < 0 || close(take_fd(&sink->fd)) < 0 ||
-        rename(sink->temporary, local_path) < 0)
-        return local_error(err, local_path);
+        rename(sink->temporary, sink->target) < 0)
+        return local_error(err, sink->target);
     free(sink->temporary);
     sink->temporary = NULL;
     return 0;
@@ -220,13 +258,8 @@ int sandlot_download_file(struct sandlot_sandbox *sandbox, const void *remote_pa
     request.path.len = remote_len ? remote_len : strlen(remote_path);
     if (make_parents(local_path, err) < 0)
         return -1;
-    sink.temporary = xasprintf("%s.sandlot-%d.XXXXXX", local_path, (int)getpid());
-    sink.fd = mkostemp(sink.temporary, O_CLOEXEC);
-    if (sink.fd < 0) {
-        free(sink.temporary);
-        sink.temporary = NULL;
-        return local_error(err, local_path);
-    }
+    if (sink_open(&sink, local_path, err) < 0)
+        return -1;
     struct rpc_opts rpc_opts =
         handle_rpc(sandbox, "/sandlot.v1.FileService/Download", opts->timeout > 0 ? opts->timeout : -1);
     struct rpc *rpc = rpc_start(sandbox->client->channel, &rpc_opts, err);
@@ -241,5 +274,5 @@ int sandlot_download_file(struct sandlot_sandbox *sandbox, const void *remote_pa
     }
     if (rpc_end(rpc, err) < 0)
         return -1;
-    return sink_commit(&sink, local_path, err);
+    return sink_commit(&sink, err);
 }
