@@ -88,7 +88,7 @@ static int add_rules(scmp_filter_ctx filter) {
     }
     for (size_t i = 0; rc == 0 && i < ARRAY_LEN(families); i++)
         rc = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1,
-                              SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i]));
+                              SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i], 0));
     /* Typing into a terminal that another process reads. */
     if (rc == 0)
         rc = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(ioctl), 1,

@@ -177,7 +177,7 @@ static int do_release(struct sandlot_sandbox *sandbox, void *arg, struct sandlot
     if (globals->json)
         printf("{\"live_leases\": %u}\n", remaining);
     else
-        printf("released; %u live lease%s remain\n", remaining, remaining == 1 ? "" : "s");
+        printf("released; %u live lease%s\n", remaining, remaining == 1 ? " remains" : "s remain");
     return 0;
 }
 
