@@ -47,18 +47,6 @@ static void slot_destroy(struct cgroup_slot *slot) {
     free(slot);
 }
 
-void cgroup_slots_destroy(struct cgroup_slots *slots) {
-    if (!slots)
-        return;
-    while (!SLIST_EMPTY(&slots->free_slots)) {
-        struct cgroup_slot *slot = SLIST_FIRST(&slots->free_slots);
-        SLIST_REMOVE_HEAD(&slots->free_slots, free_link);
-        slot_destroy(slot);
-    }
-    close(slots->exec_fd);
-    free(slots);
-}
-
 static struct cgroup_slot *slot_make(struct cgroup_slots *slots) {
     char name[16];
     snprintf(name, sizeof name, "%u", slots->made);

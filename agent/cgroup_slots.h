@@ -11,7 +11,6 @@ struct cgroup_slot;
 
 /* root_fd: the sandbox's own cgroup directory; taken over. NULL if it cannot be used. */
 struct cgroup_slots *cgroup_slots_create(int root_fd);
-void cgroup_slots_destroy(struct cgroup_slots *slots);
 
 /* An empty slot, or NULL if the kernel gives none. */
 struct cgroup_slot *cgroup_slot_take(struct cgroup_slots *slots);

@@ -53,17 +53,3 @@ void reaper_watch(struct reaper *reaper, pid_t pid, reaper_exit_cb cb, void *arg
     watch->arg = arg;
     HASH_ADD(hh, reaper->watches, pid, sizeof watch->pid, watch);
 }
-
-static void on_closed(uv_handle_t *handle) {
-    struct reaper *reaper = CONTAINER_OF(handle, struct reaper, signal);
-    struct watch *watch, *next;
-    HASH_ITER (hh, reaper->watches, watch, next) {
-        HASH_DEL(reaper->watches, watch);
-        free(watch);
-    }
-    free(reaper);
-}
-
-void reaper_close(struct reaper *reaper) {
-    uv_close((uv_handle_t *)&reaper->signal, on_closed);
-}

@@ -14,4 +14,3 @@ typedef void (*reaper_exit_cb)(void *arg, int status, const struct rusage *usage
 struct reaper *reaper_create(uv_loop_t *loop);
 /* The pid must be an unreaped child of ours; call it before the loop runs again. */
 void reaper_watch(struct reaper *reaper, pid_t pid, reaper_exit_cb cb, void *arg);
-void reaper_close(struct reaper *reaper); /* asynchronous; frees itself */

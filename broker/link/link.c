@@ -31,7 +31,7 @@ struct link {
     const struct link_ops *ops;
     void *arg;
     char *sandbox_id;
-    bool ready, cgroups, closing;
+    bool ready, closing;
     uint32_t next_stream;
     struct link_call *calls;
 };
@@ -123,7 +123,6 @@ static void on_hello(void *arg, const ProtobufCMessage *response, const struct e
         err = &mismatch;
     }
     link->ready = !err;
-    link->cgroups = !err && hello->cgroup_per_exec;
     link->ops->ready(link->arg, err);
 }
 
@@ -158,8 +157,4 @@ void link_close(struct link *link) {
 
 bool link_is_ready(const struct link *link) {
     return link->ready;
-}
-
-bool link_has_cgroups(const struct link *link) {
-    return link->cgroups;
 }

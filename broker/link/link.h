@@ -33,5 +33,3 @@ struct link_call *link_call(struct link *link, const char *method, const Protobu
                             link_done_cb cb, void *arg);
 /* Hello was answered. */
 bool link_is_ready(const struct link *link);
-/* Commands of this sandbox have cgroups of their own. */
-bool link_has_cgroups(const struct link *link);

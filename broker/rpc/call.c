@@ -386,10 +386,6 @@ const struct lease *call_lease(const struct call *call) {
     return call->lease;
 }
 
-const struct method *call_method(const struct call *call) {
-    return call->method;
-}
-
 const ProtobufCMessage *call_request(const struct call *call) {
     return call->request;
 }

@@ -31,7 +31,6 @@ const struct rpc_context *call_context(const struct call *call);
 const struct grant *call_grant(const struct call *call);
 /* Valid when the handler is called, not later: it may go with its sandbox. */
 const struct lease *call_lease(const struct call *call);
-const struct method *call_method(const struct call *call);
 /* UNARY and SERVER_STREAM: the request; valid until the call ends. */
 const ProtobufCMessage *call_request(const struct call *call);
 

@@ -38,10 +38,6 @@ int error_set(struct sandlot_error *err, int status, const char *reason, const c
     return -1;
 }
 
-int error_from_err(struct sandlot_error *err, const char *reason, const struct err *from) {
-    return error_set(err, (int)from->code, reason, "%s", from->text);
-}
-
 static void find_reason(const uint8_t *details, size_t len, char *reason, size_t size) {
     struct err ignored = {0};
     AUTO_ARENA struct arena *arena = NULL;

@@ -1,12 +1,10 @@
 /* Filling struct sandlot_error. Each returns -1. */
 #pragma once
 
-#include "common/err.h"
 #include "sandlot/sandlot.h"
 
 int error_set(struct sandlot_error *err, int status, const char *reason, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-int error_from_err(struct sandlot_error *err, const char *reason, const struct err *from);
 /* From a server's status and its grpc-status-details-bin (may be empty). */
 int error_from_status(struct sandlot_error *err, int status, const char *text, size_t text_len,
                       const uint8_t *details, size_t details_len);
